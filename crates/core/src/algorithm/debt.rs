@@ -1,0 +1,108 @@
+//! Continuous buckets: the whole bucket is a debt that time pays back.
+//!
+//! A token is `p` units and `n` units come back every microsecond, so nothing is ever rounded:
+//!
+//! ```text
+//! 0            debt                      cap = capacity * p
+//! |-------------|------ room left -----------|
+//!        <- n units per microsecond
+//! ```
+//!
+//! A request passes while its price fits into the room. Nothing runs in the background; a debt of 0 is a full
+//! bucket and may be forgotten. A leaky bucket is the same bucket read as a queue: what is owed is what stands
+//! in front of you, and the time to pay it back is how long you wait.
+
+use super::Answer;
+use crate::limit::Refill;
+use crate::time::{Micros, Timestamp};
+
+/// What a continuous bucket remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Debt {
+    /// Units owed at `last`.
+    pub debt: u64,
+    /// Units in a token when this was written, so that a changed rate can convert.
+    pub p: u64,
+    /// The last write.
+    pub last: Timestamp,
+}
+
+#[derive(Debug)]
+pub(super) struct Account<'l> {
+    refill: &'l Refill,
+    /// Tokens that need not wait; `None` for a token bucket, which holds nobody.
+    free: Option<u64>,
+    debt: u64,
+    at: i64,
+}
+
+impl<'l> Account<'l> {
+    #[inline]
+    pub(super) fn open(refill: &'l Refill, free: Option<u64>, state: Option<Debt>, at: i64) -> Self {
+        let debt = state.map_or(0, |state| {
+            let elapsed = at.abs_diff(state.last.as_micros());
+            paid_back(converted(state, refill), refill.n, elapsed)
+        });
+        Account { refill, free, debt, at }
+    }
+
+    #[inline]
+    pub(super) fn ask(&self, cost: u64) -> Answer {
+        let Refill { capacity, n, p, .. } = *self.refill;
+        if cost > capacity {
+            return Answer::Never;
+        }
+        let (price, cap) = (cost * p, capacity * p);
+        if price <= cap - self.debt {
+            return Answer::Pass { delay: self.delay() };
+        }
+        Answer::Wait(Micros::new((self.debt - (cap - price)).div_ceil(n)))
+    }
+
+    /// The time until what stands in front, beyond the free part, has left.
+    #[inline]
+    fn delay(&self) -> Micros {
+        let Some(free) = self.free else { return Micros::ZERO };
+        Micros::new(self.debt.saturating_sub(free * self.refill.p).div_ceil(self.refill.n))
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, cost: u64) {
+        self.debt += cost * self.refill.p;
+    }
+
+    pub(super) fn refund(&mut self, cost: u64) {
+        self.debt = self.debt.saturating_sub(cost.saturating_mul(self.refill.p));
+    }
+
+    #[inline]
+    pub(super) fn remaining(&self) -> u64 {
+        (self.refill.capacity * self.refill.p - self.debt) / self.refill.p
+    }
+
+    #[inline]
+    pub(super) fn reset_after(&self) -> u64 {
+        self.debt.div_ceil(self.refill.n)
+    }
+
+    #[inline]
+    pub(super) fn close(self) -> Debt {
+        Debt { debt: self.debt, p: self.refill.p, last: Timestamp::from_micros(self.at) }
+    }
+}
+
+/// The debt in the units of the limit as it is now: what was used stays used, at most a full bucket of it.
+#[inline]
+fn converted(state: Debt, refill: &Refill) -> u64 {
+    let cap = refill.capacity * refill.p;
+    if state.p == refill.p {
+        return state.debt.min(cap);
+    }
+    state.debt.div_ceil(state.p).min(refill.capacity) * refill.p
+}
+
+#[inline]
+fn paid_back(debt: u64, n: u64, elapsed: u64) -> u64 {
+    // Asked this way round, `elapsed * n` is formed only when it is less than the debt and cannot overflow.
+    if elapsed >= debt.div_ceil(n) { 0 } else { debt - elapsed * n }
+}

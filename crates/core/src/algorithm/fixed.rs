@@ -1,0 +1,123 @@
+//! Fixed windows: a count that is forgotten when its window ends.
+
+use super::{Answer, Window, calendar, signed, until, window_start};
+use crate::limit::Phase;
+use crate::time::{Micros, Timestamp};
+
+/// What a fixed window remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// Cost admitted in the window.
+    pub count: u64,
+    /// The beginning of the window.
+    pub start: Timestamp,
+    /// The last write, which lies in the window.
+    pub last: Timestamp,
+}
+
+#[derive(Debug)]
+pub(super) struct Account<'l> {
+    limit: u64,
+    windows: Windows<'l>,
+    count: u64,
+    start: i64,
+    end: i64,
+    at: i64,
+}
+
+/// Where windows begin and how long they are.
+#[derive(Debug)]
+struct Windows<'l> {
+    length: i64,
+    phase: &'l Phase,
+    offset: i64,
+}
+
+impl<'l> Account<'l> {
+    pub(super) fn open(
+        limit: u64,
+        length: Micros,
+        phase: &'l Phase,
+        window: Window,
+        state: Option<Count>,
+        at: i64,
+    ) -> Self {
+        let offset = match window {
+            Window::Spread(offset) => signed(offset),
+            Window::Own => 0,
+        };
+        let windows = Windows { length: signed(length), phase, offset };
+        if let Some(Count { count, start, last }) = state {
+            let (start, end) = windows.of_last_write(start.as_micros(), last.as_micros());
+            if at < end {
+                return Account { limit, windows, count, start, end, at };
+            }
+        }
+        let (start, end) = windows.opened_at(at);
+        Account { limit, windows, count: 0, start, end, at }
+    }
+
+    pub(super) fn ask(&self, cost: u64) -> Answer {
+        if cost > self.limit {
+            Answer::Never
+        } else if cost <= self.remaining() {
+            Answer::Pass { delay: Micros::ZERO }
+        } else {
+            Answer::Wait(Micros::new(until(self.end, self.at)))
+        }
+    }
+
+    pub(super) fn take(&mut self, cost: u64) {
+        if self.count == 0 {
+            (self.start, self.end) = self.windows.opened_at(self.at);
+        }
+        self.count += cost;
+    }
+
+    pub(super) fn refund(&mut self, cost: u64) {
+        self.count = self.count.saturating_sub(cost);
+    }
+
+    pub(super) fn remaining(&self) -> u64 {
+        self.limit.saturating_sub(self.count)
+    }
+
+    pub(super) fn reset_after(&self) -> u64 {
+        if self.count == 0 { 0 } else { until(self.end, self.at) }
+    }
+
+    pub(super) fn close(self) -> Count {
+        Count {
+            count: self.count,
+            start: Timestamp::from_micros(self.start),
+            last: Timestamp::from_micros(self.at),
+        }
+    }
+}
+
+impl Windows<'_> {
+    /// The window a first take at `at` falls into.
+    fn opened_at(&self, at: i64) -> (i64, i64) {
+        self.on_the_clock(at).unwrap_or((at, at + self.length))
+    }
+
+    /// The window that holds the last write, under the lengths as they are now.
+    fn of_last_write(&self, start: i64, last: i64) -> (i64, i64) {
+        self.on_the_clock(last).unwrap_or_else(|| {
+            let start = window_start(last, self.length, start);
+            (start, start + self.length)
+        })
+    }
+
+    /// The window around `at` where the clock, not the first take, says when it begins.
+    fn on_the_clock(&self, at: i64) -> Option<(i64, i64)> {
+        match self.phase {
+            Phase::First => None,
+            Phase::Calendar(calendar) => Some(calendar::window(calendar, at)),
+            Phase::Epoch | Phase::Spread => {
+                let start = window_start(at, self.length, self.offset);
+                Some((start, start + self.length))
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What a rule demands of a request before it applies.
+
+use ipnet::IpNet;
+
+use crate::descriptor::{self, Descriptor, Value};
+use crate::glob::Glob;
+
+/// One demand: an attribute must have one of some values.
+///
+/// Endpoints are compared as globs, addresses by network, methods without regard to case, everything else to
+/// the letter. An absent attribute meets no demand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    attribute: Box<str>,
+    test: Test,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Test {
+    OneOf(Vec<Box<str>>),
+    Path(Vec<Glob>),
+    Within(Vec<IpNet>),
+}
+
+/// A value that its attribute cannot have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConditionError {
+    /// Not a network.
+    #[error("`{text}` is neither an address nor a network; write `203.0.113.7` or `10.0.0.0/8`")]
+    Network {
+        /// What was written.
+        text: String,
+    },
+    /// No value at all could be met by none.
+    #[error("no value is given for `{attribute}`, so the rule could never apply; list at least one")]
+    NoValue {
+        /// The attribute.
+        attribute: String,
+    },
+}
+
+impl Condition {
+    /// Demands that `attribute` has one of `values`.
+    ///
+    /// # Errors
+    ///
+    /// No values, or one for `ip` that is neither an address nor a network.
+    pub fn new<'a>(
+        attribute: &str,
+        values: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, ConditionError> {
+        let mut values = values.into_iter().peekable();
+        if values.peek().is_none() {
+            return Err(ConditionError::NoValue { attribute: attribute.to_owned() });
+        }
+        let attribute = descriptor::canonical_name(attribute.into());
+        let test = match &*attribute {
+            descriptor::IP => Test::Within(IpNet::aggregate(&values.map(network).collect::<Result<_, _>>()?)),
+            descriptor::ENDPOINT => Test::Path(values.map(Glob::new).collect()),
+            descriptor::METHOD => {
+                Test::OneOf(values.map(|value| value.to_ascii_uppercase().into()).collect())
+            }
+            _ => Test::OneOf(values.map(Into::into).collect()),
+        };
+        Ok(Condition { attribute: attribute.into(), test })
+    }
+
+    /// The attribute it is about.
+    pub fn attribute(&self) -> &str {
+        &self.attribute
+    }
+
+    pub(crate) const fn test(&self) -> &Test {
+        &self.test
+    }
+
+    /// Whether a request meets it.
+    #[inline]
+    pub fn holds(&self, request: &Descriptor<'_>) -> bool {
+        match (&self.test, request.get(&self.attribute)) {
+            (Test::OneOf(values), Some(Value::Text(text))) => values.iter().any(|value| **value == **text),
+            (Test::Path(globs), Some(Value::Text(path))) => globs.iter().any(|glob| glob.matches(path)),
+            (Test::Within(networks), Some(Value::Ip(address))) => {
+                networks.iter().any(|network| network.contains(address))
+            }
+            _ => false,
+        }
+    }
+
+    /// What it demands, for people: `method one of GET, POST`.
+    pub fn describe(&self) -> String {
+        let values: Vec<String> = match &self.test {
+            Test::OneOf(values) => values.iter().map(ToString::to_string).collect(),
+            Test::Path(globs) => globs.iter().map(|glob| glob.as_str().to_owned()).collect(),
+            Test::Within(networks) => networks.iter().map(ToString::to_string).collect(),
+        };
+        let relation = match (&self.test, values.len()) {
+            (Test::OneOf(_), 1) => "is",
+            (Test::OneOf(_), _) => "is one of",
+            (Test::Path(_), _) => "matches",
+            (Test::Within(_), _) => "is in",
+        };
+        format!("{} {relation} {}", self.attribute, values.join(", "))
+    }
+}
+
+/// A network, or the network of a single address; addresses mapped into IPv6 are IPv4.
+fn network(text: &str) -> Result<IpNet, ConditionError> {
+    let single =
+        |text: &str| text.parse().ok().map(|address: std::net::IpAddr| IpNet::from(address.to_canonical()));
+    text.parse::<IpNet>()
+        .ok()
+        .map(|network| network.trunc())
+        .or_else(|| single(text))
+        .ok_or_else(|| ConditionError::Network { text: text.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holds(attribute: &str, values: &[&str], request: &Descriptor<'_>) -> bool {
+        Condition::new(attribute, values.iter().copied()).unwrap().holds(request)
+    }
+
+    #[test]
+    fn each_attribute_is_compared_in_its_own_way() {
+        let request = Descriptor::new()
+            .with("method", "post")
+            .with("endpoint", "/api/search/")
+            .with("ip", "::ffff:10.1.2.3")
+            .with("user_id", "42");
+        assert!(holds("method", &["get", "Post"], &request));
+        assert!(holds("endpoint", &["/api/*"], &request));
+        assert!(holds("ip", &["10.0.0.0/8"], &request));
+        assert!(holds("ip_address", &["10.1.2.3"], &request));
+        assert!(holds("user_id", &["42"], &request));
+        assert!(!holds("user_id", &["4*"], &request));
+        assert!(!holds("ip", &["2001:db8::/32"], &request));
+        assert!(!holds("tenant", &["x"], &request));
+    }
+
+    #[test]
+    fn a_condition_that_nothing_meets_is_an_error() {
+        assert!(Condition::new("method", []).is_err());
+        assert!(Condition::new("ip", ["10.0.0.0/99"]).is_err());
+    }
+}

@@ -1,0 +1,264 @@
+//! The facts about a request that rules match and count by.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use smallvec::SmallVec;
+
+/// The attribute that names a caller's plan.
+pub(crate) const PLAN: &str = "plan";
+/// The attribute that names a caller.
+pub(crate) const USER_ID: &str = "user_id";
+/// The attribute that holds the client's address.
+pub(crate) const IP: &str = "ip";
+/// The attribute that holds the path of a request.
+pub(crate) const ENDPOINT: &str = "endpoint";
+/// The attribute that holds the method of a request.
+pub(crate) const METHOD: &str = "method";
+
+/// The facts about one request: `user_id=42 plan=free ip=203.0.113.7 endpoint=/api/search method=GET`.
+///
+/// Facts are brought into one form as they are added, so that nobody slips past a limit by spelling: paths are
+/// normalised, IPv4 addresses mapped into IPv6 are IPv4, methods are upper case, `ip_address` is `ip`. Adding a
+/// fact again replaces it. Borrowed values stay borrowed: describing an ordinary request allocates nothing.
+///
+/// ```
+/// use tollgate_core::Descriptor;
+///
+/// let request = Descriptor::new().with("user_id", "42").with("endpoint", "//api/%73earch/?q=1");
+/// assert_eq!(request.text("endpoint").as_deref(), Some("/api/search"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Descriptor<'a> {
+    facts: SmallVec<[(Cow<'a, str>, Value<'a>); 6]>,
+}
+
+/// The value of one fact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// Any text; numbers and booleans arrive as text.
+    Text(Cow<'a, str>),
+    /// An address.
+    Ip(IpAddr),
+}
+
+impl<'a> Descriptor<'a> {
+    /// A request about which nothing is known yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same request with one more fact.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Self {
+        self.set(name, value);
+        self
+    }
+
+    /// The same request with the client's address.
+    #[must_use]
+    pub fn with_ip(mut self, address: IpAddr) -> Self {
+        self.put(Cow::Borrowed(IP), Value::Ip(address.to_canonical()));
+        self
+    }
+
+    /// Adds one more fact.
+    pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) {
+        let (name, value) = (canonical_name(name.into()), value.into());
+        let value = match &*name {
+            IP => match value.parse::<IpAddr>() {
+                Ok(address) => Value::Ip(address.to_canonical()),
+                Err(_) => Value::Text(value),
+            },
+            ENDPOINT => Value::Text(normal_path(value)),
+            METHOD => Value::Text(upper_case(value)),
+            _ => Value::Text(value),
+        };
+        self.put(name, value);
+    }
+
+    fn put(&mut self, name: Cow<'a, str>, value: Value<'a>) {
+        match self.facts.iter_mut().find(|(known, _)| *known == name) {
+            Some(fact) => fact.1 = value,
+            None => self.facts.push((name, value)),
+        }
+    }
+
+    /// The value of a fact.
+    #[inline]
+    pub fn get(&self, name: &str) -> Option<&Value<'a>> {
+        self.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// The value of a fact as text.
+    pub fn text(&self, name: &str) -> Option<Cow<'_, str>> {
+        self.get(name).map(Value::text)
+    }
+
+    /// Every fact, in the order they were added.
+    pub fn facts(&self) -> impl Iterator<Item = (&str, &Value<'a>)> {
+        self.facts.iter().map(|(name, value)| (&**name, value))
+    }
+}
+
+impl Value<'_> {
+    /// The value as text: borrowed, unless it is an address.
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Value::Text(text) => Cow::Borrowed(text),
+            Value::Ip(address) => Cow::Owned(address.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Text(text) => f.write_str(text),
+            Value::Ip(address) => address.fmt(f),
+        }
+    }
+}
+
+/// An attribute's one name.
+pub(crate) fn canonical_name(name: Cow<'_, str>) -> Cow<'_, str> {
+    if name == "ip_address" { Cow::Borrowed(IP) } else { name }
+}
+
+/// An address as a bucket sees it: IPv6 cut to the network that one customer usually gets.
+pub(crate) fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
+    match address {
+        IpAddr::V6(address) if ipv6_prefix < 128 => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
+        }
+        address => address,
+    }
+}
+
+fn upper_case(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        Cow::Owned(text.to_ascii_uppercase())
+    } else {
+        text
+    }
+}
+
+/// A path in its one spelling: no query, no doubled or trailing slash, no dot segments, and percent-encoding
+/// only where a byte needs it. What does not begin with a slash is a name and stays as it is.
+pub(crate) fn normal_path(path: Cow<'_, str>) -> Cow<'_, str> {
+    if !path.starts_with('/') || is_normal(path.as_bytes()) {
+        return path;
+    }
+    let end = path.find(['?', '#']).unwrap_or(path.len());
+    let mut segments: Vec<String> = Vec::new();
+    for segment in path[..end].split('/') {
+        match unescaped(segment).as_str() {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment.to_owned()),
+        }
+    }
+    Cow::Owned(format!("/{}", segments.join("/")))
+}
+
+fn is_normal(path: &[u8]) -> bool {
+    let mut before = 0;
+    for (index, byte) in path.iter().enumerate() {
+        let begins_segment = before == b'/';
+        match byte {
+            b'?' | b'#' | b'%' => return false,
+            b'/' | b'.' if begins_segment => return false,
+            b'/' if index > 0 && index + 1 == path.len() => return false,
+            _ => before = *byte,
+        }
+    }
+    true
+}
+
+/// Decodes what need not be encoded; what must stays, in upper case. A `%` that encodes nothing stays a `%`.
+fn unescaped(segment: &str) -> String {
+    let bytes = segment.as_bytes();
+    let mut out = String::with_capacity(segment.len());
+    let mut rest = 0;
+    while let Some(found) = segment[rest..].find('%') {
+        let percent = rest + found;
+        out.push_str(&segment[rest..percent]);
+        match bytes.get(percent + 1..percent + 3).and_then(hex_byte) {
+            Some(byte) => {
+                let unreserved = byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
+                if unreserved {
+                    out.push(char::from(byte))
+                } else {
+                    out.push_str(&format!("%{byte:02X}"))
+                }
+                rest = percent + 3;
+            }
+            None => {
+                out.push('%');
+                rest = percent + 1;
+            }
+        }
+    }
+    out.push_str(&segment[rest..]);
+    out
+}
+
+/// The byte behind two hexadecimal digits.
+pub(crate) fn hex_byte(digits: &[u8]) -> Option<u8> {
+    let [high, low] = digits else { return None };
+    let value = |digit: &u8| char::from(*digit).to_digit(16);
+    u8::try_from(value(high)? * 16 + value(low)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_a_path_is_one_path() {
+        for path in
+            ["/a/b", "/a/b/", "//a//b", "/%61/b", "/a/b?x=1", "/a/./b", "/a/c/../b", "/a/b#f", "/a/%62/"]
+        {
+            assert_eq!(normal_path(path.into()), "/a/b", "{path}");
+        }
+        for (path, normal) in [
+            ("/", "/"),
+            ("//", "/"),
+            ("/..", "/"),
+            ("/?x", "/"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/100%", "/100%"),
+            ("/a%2", "/a%2"),
+            ("search", "search"),
+            ("/.hidden", "/.hidden"),
+            ("/%2e%2e/x", "/x"),
+            ("/ä%C3%A4", "/ä%C3%A4"),
+        ] {
+            assert_eq!(normal_path(path.into()), normal, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_ordinary_path_stays_borrowed() {
+        assert!(matches!(normal_path("/api/search.json".into()), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn addresses_have_one_form() {
+        let mapped = Descriptor::new().with("ip_address", "::ffff:203.0.113.7");
+        assert_eq!(mapped.text("ip").as_deref(), Some("203.0.113.7"));
+        let address = "2001:db8:1:2:3::4".parse().unwrap();
+        assert_eq!(network(address, 64).to_string(), "2001:db8:1:2::");
+        assert_eq!(network(address, 0).to_string(), "::");
+        assert_eq!(network(address, 128), address);
+    }
+
+    #[test]
+    fn a_fact_added_twice_is_the_later_one() {
+        let request = Descriptor::new().with("method", "get").with("method", "post");
+        assert_eq!(request.text("method").as_deref(), Some("POST"));
+        assert_eq!(request.facts().count(), 1);
+    }
+}

@@ -1,0 +1,211 @@
+//! Finds the rules that may match a request without looking at the others.
+//!
+//! Every rule is filed once, under its rarest condition: an exact value, a network, a path pattern. A request
+//! then costs one look-up per attribute that rules are filed by, however many rules there are. What is found is
+//! a superset; the rule itself has the last word.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use ipnet::IpNet;
+use smallvec::SmallVec;
+
+use crate::condition::{Condition, Test};
+use crate::descriptor::{self, Descriptor, Value};
+use crate::glob::Glob;
+use crate::rule::{Mode, Rule};
+use crate::ruleset::RuleIndex;
+
+// The keys of these maps come from the operator, not from requests: nobody can flood them.
+type Map<K, V> = HashMap<K, V, FixedState>;
+type Filed = SmallVec<[RuleIndex; 2]>;
+
+/// The index of a rule set.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    /// Rules without a condition to file them under.
+    everywhere: Vec<RuleIndex>,
+    /// By attribute, then by its exact value.
+    exact: Vec<(Box<str>, Map<Box<str>, Filed>)>,
+    paths: PathNode,
+    networks: Networks,
+}
+
+/// How many rules share the most common value of a condition: the fewer, the better it files.
+type Crowd = Map<(Box<str>, Box<str>), usize>;
+
+impl Index {
+    pub(crate) fn new(rules: &[Rule]) -> Self {
+        let mut crowd = Crowd::default();
+        for condition in rules.iter().flat_map(Rule::conditions) {
+            for value in values(condition) {
+                *crowd.entry((condition.attribute().into(), value.into())).or_default() += 1;
+            }
+        }
+        let mut index = Index::default();
+        for (place, rule) in (0..).zip(rules) {
+            if rule.mode() != Mode::Off {
+                index.file(place, rule, &crowd);
+            }
+        }
+        index
+    }
+
+    fn file(&mut self, place: RuleIndex, rule: &Rule, crowd: &Crowd) {
+        let crowd_of = |condition: &Condition| {
+            let shared = |value: String| crowd[&(condition.attribute().into(), value.into())];
+            values(condition).map(shared).max().unwrap_or(usize::MAX)
+        };
+        let Some(rarest) = rule.conditions().iter().min_by_key(|condition| crowd_of(condition)) else {
+            self.everywhere.push(place);
+            return;
+        };
+        match rarest.test() {
+            Test::OneOf(values) => {
+                for value in values {
+                    self.file_exact(rarest.attribute(), value, place);
+                }
+            }
+            Test::Path(globs) => {
+                for glob in globs {
+                    match glob.literal() {
+                        Some(path) => self.file_exact(descriptor::ENDPOINT, path, place),
+                        None => self.paths.file(glob, place),
+                    }
+                }
+            }
+            Test::Within(networks) => networks.iter().for_each(|network| self.networks.file(*network, place)),
+        }
+    }
+
+    fn file_exact(&mut self, attribute: &str, value: &str, place: RuleIndex) {
+        let known = self.exact.iter().position(|(name, _)| &**name == attribute);
+        let at = known.unwrap_or_else(|| {
+            self.exact.push((attribute.into(), Map::default()));
+            self.exact.len() - 1
+        });
+        self.exact[at].1.entry(value.into()).or_default().push(place);
+    }
+
+    /// Hands over every rule that may match; some may come twice.
+    #[inline]
+    pub(crate) fn candidates(&self, request: &Descriptor<'_>, mut found: impl FnMut(RuleIndex)) {
+        self.everywhere.iter().copied().for_each(&mut found);
+        for (attribute, filed) in &self.exact {
+            if let Some(Value::Text(text)) = request.get(attribute)
+                && let Some(rules) = filed.get(&**text)
+            {
+                rules.iter().copied().for_each(&mut found);
+            }
+        }
+        if !self.paths.is_empty()
+            && let Some(Value::Text(path)) = request.get(descriptor::ENDPOINT)
+        {
+            self.paths.candidates(Some(path), &mut found);
+        }
+        if !self.networks.lengths.is_empty()
+            && let Some(Value::Ip(address)) = request.get(descriptor::IP)
+        {
+            self.networks.candidates(*address, &mut found);
+        }
+    }
+}
+
+fn values(condition: &Condition) -> impl Iterator<Item = String> {
+    let values: Vec<String> = match condition.test() {
+        Test::OneOf(values) => values.iter().map(ToString::to_string).collect(),
+        Test::Path(globs) => globs.iter().map(|glob| glob.as_str().to_owned()).collect(),
+        Test::Within(networks) => networks.iter().map(ToString::to_string).collect(),
+    };
+    values.into_iter()
+}
+
+/// Networks by prefix length: one look-up for each length in use.
+#[derive(Debug, Default)]
+struct Networks {
+    /// Length and number of rules' networks of it, for both families.
+    lengths: Vec<u8>,
+    filed: Map<IpNet, Filed>,
+}
+
+impl Networks {
+    fn file(&mut self, network: IpNet, place: RuleIndex) {
+        if let Err(at) = self.lengths.binary_search(&network.prefix_len()) {
+            self.lengths.insert(at, network.prefix_len());
+        }
+        self.filed.entry(network).or_default().push(place);
+    }
+
+    fn candidates(&self, address: std::net::IpAddr, found: &mut impl FnMut(RuleIndex)) {
+        for length in &self.lengths {
+            let Ok(network) = IpNet::new(address, *length) else { break };
+            if let Some(rules) = self.filed.get(&network.trunc()) {
+                rules.iter().copied().for_each(&mut *found);
+            }
+        }
+    }
+}
+
+/// Path patterns by segment. A segment with a star in it is filed under what stands before the star; from a
+/// `**` on, the pattern itself has to look.
+#[derive(Debug, Default)]
+struct PathNode {
+    /// Patterns that end here.
+    here: Filed,
+    /// Patterns with a `**` from here on.
+    deep: Filed,
+    literal: Map<Box<str>, PathNode>,
+    /// By the text before the first star.
+    starred: Map<Box<str>, PathNode>,
+    /// The lengths of those texts, ascending.
+    lengths: Vec<usize>,
+}
+
+impl PathNode {
+    fn is_empty(&self) -> bool {
+        self.here.is_empty() && self.deep.is_empty() && self.literal.is_empty() && self.starred.is_empty()
+    }
+
+    fn file(&mut self, glob: &Glob, place: RuleIndex) {
+        let mut node = self;
+        for segment in glob.as_str().split('/') {
+            if segment.contains("**") {
+                node.deep.push(place);
+                return;
+            }
+            node = match segment.split_once('*') {
+                None => node.literal.entry(segment.into()).or_default(),
+                Some((before, _)) => {
+                    if let Err(at) = node.lengths.binary_search(&before.len()) {
+                        node.lengths.insert(at, before.len());
+                    }
+                    node.starred.entry(before.into()).or_default()
+                }
+            };
+        }
+        node.here.push(place);
+    }
+
+    /// Visits each node at most once: a node has one way to it.
+    fn candidates(&self, path: Option<&str>, found: &mut impl FnMut(RuleIndex)) {
+        self.deep.iter().copied().for_each(&mut *found);
+        let Some(path) = path else {
+            self.here.iter().copied().for_each(&mut *found);
+            return;
+        };
+        let (segment, rest) = match path.split_once('/') {
+            Some((segment, rest)) => (segment, Some(rest)),
+            None => (path, None),
+        };
+        if let Some(node) = self.literal.get(segment) {
+            node.candidates(rest, found);
+        }
+        for length in &self.lengths {
+            if let Some(before) = segment.get(..*length)
+                && let Some(node) = self.starred.get(before)
+            {
+                node.candidates(rest, found);
+            }
+        }
+    }
+}

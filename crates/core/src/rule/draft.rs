@@ -1,0 +1,473 @@
+//! A rule as written, and the one place where it becomes a [`Rule`].
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{Action, Consistency, CostRule, FailurePolicy, Missing, Mode, Rule};
+use crate::condition::{Condition, ConditionError};
+use crate::descriptor;
+use crate::key::{KeyPattern, PatternError, Space, check_name};
+use crate::limit::notation::{Notation, Options, Part};
+use crate::limit::{AlgorithmName, Limit, LimitError, MAX_EXACT};
+use crate::suggest::closest;
+
+/// A rule as somebody wrote it: text in every field, nothing checked yet.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
+#[schemars(title = "Rule", deny_unknown_fields)]
+pub struct Draft {
+    /// Unique; shown in headers, metrics and violations. Without it the rule is shown as key, plan and period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub name: Option<String>,
+    /// The key pattern: `user:{user_id}`, `endpoint:/api/search`, `ip:{ip}`, `api:{endpoint}:{user_id}`, `global`.
+    pub key: String,
+    /// The plan it is for; without one it applies to all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// The limit: `10/s burst 50`, `100/min`, `60 every 60s`, `5/s queue 20 free 5`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+    /// How it counts. Default: what the limit implies, else `token_bucket`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = algorithm_words()))]
+    pub algorithm: Option<String>,
+    /// Where windows begin. fixed_window: all four; sliding_window_counter: `epoch` or `first`. Default: `epoch`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["epoch", "first", "spread", "calendar"]))]
+    pub window: Option<String>,
+    /// The zone of a calendar window, a name of the IANA database. Default: `UTC`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+    /// Interval refill only: ticks on the clock rather than from the first take. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aligned: Option<bool>,
+    /// Conditions that must all hold: attribute to value, or to a list of which one must fit. `endpoint` takes
+    /// globs (`*` within a segment, `**` across), `ip` addresses and networks, `method` any case.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, OneOrMany>", default)]
+    pub when: BTreeMap<String, Vec<String>>,
+    /// Absent: the request's cost; a number: so many times it; a name: the value of that attribute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostDraft>,
+    /// When an attribute of the key is absent. Default: `skip`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = Missing::WORDS))]
+    pub missing: Option<String>,
+    /// Where decisions are made. Default: `exact`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = Consistency::WORDS))]
+    pub consistency: Option<String>,
+    /// What it says when the store cannot be asked. Default: `open`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = FailurePolicy::WORDS))]
+    pub on_store_failure: Option<String>,
+    /// Default: `enforce`; `shadow` counts and never refuses, `off` is not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = Mode::WORDS))]
+    pub mode: Option<String>,
+    /// Instead of a limit: `deny` refuses at once, `allow` exempts from every limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["deny", "allow"]))]
+    pub action: Option<String>,
+    /// Names of rules that do not apply where this one does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(default)]
+    pub replaces: Vec<String>,
+    /// How many bits of an IPv6 address make a bucket. Default: 64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 128))]
+    pub ipv6_prefix: Option<u64>,
+    /// For people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+/// The `cost` of a draft.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum CostDraft {
+    /// So many times the request's cost.
+    Times(u64),
+    /// The value of an attribute.
+    Attribute(String),
+}
+
+/// A value or a list of values, in the schema.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum OneOrMany {
+    One(Scalar),
+    Many(Vec<Scalar>),
+}
+
+/// Numbers and booleans are compared as text.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum Scalar {
+    Text(String),
+    Number(f64),
+    Boolean(bool),
+}
+
+fn algorithm_words() -> Vec<&'static str> {
+    AlgorithmName::ALL.iter().map(|name| name.as_str()).collect()
+}
+
+/// A field of a rule, for errors that point at it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Field {
+    /// The field's name in a rules file.
+    pub name: &'static str,
+    /// The key below it, for `when`.
+    pub key: Option<String>,
+}
+
+/// What is wrong with one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldError {
+    /// Which field.
+    pub field: Field,
+    /// What is wrong, and what to write.
+    pub problem: FieldProblem,
+}
+
+/// What is wrong with a field, and what to write.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FieldProblem {
+    /// A bad limit.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// A bad key pattern.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// A bad condition.
+    #[error(transparent)]
+    Condition(#[from] ConditionError),
+    /// Not one of a handful of words.
+    #[error("`{given}` is not one of {}{}", accepted.join(", "), .closest.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default())]
+    Word {
+        /// What was written.
+        given: String,
+        /// What is accepted.
+        accepted: Vec<&'static str>,
+        /// What was probably meant.
+        closest: Option<&'static str>,
+    },
+    /// Neither limit nor action.
+    #[error("a rule needs a `limit`, such as `limit: 100/min`, or an `action`: deny or allow")]
+    NoLimit,
+    /// Both limit and action.
+    #[error("`action: {action}` takes no `{with}`; drop one of the two")]
+    LimitAndAction {
+        /// The action.
+        action: String,
+        /// The field that contradicts it.
+        with: &'static str,
+    },
+    /// A name that cannot be shown.
+    #[error("a name has 1 to 128 characters and no control characters")]
+    Name,
+    /// An empty text where one is needed.
+    #[error("is empty; drop the field or give it a value")]
+    Empty,
+    /// A cost factor out of range.
+    #[error("a cost is a number from 1 to {MAX_EXACT}, or the name of an attribute")]
+    Cost,
+    /// A prefix length out of range.
+    #[error("an IPv6 prefix has 1 to 128 bits, not {given}")]
+    Ipv6Prefix {
+        /// What was written.
+        given: u64,
+    },
+}
+
+impl Draft {
+    /// The names of all fields, as rules files spell them.
+    pub const FIELDS: &'static [&'static str] = &[
+        "name",
+        "key",
+        "plan",
+        "limit",
+        "algorithm",
+        "window",
+        "time_zone",
+        "aligned",
+        "when",
+        "cost",
+        "missing",
+        "consistency",
+        "on_store_failure",
+        "mode",
+        "action",
+        "replaces",
+        "ipv6_prefix",
+        "description",
+    ];
+
+    /// Checks every field and makes the rule.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong, not only the first.
+    pub fn build(self) -> Result<Rule, Vec<FieldError>> {
+        let mut check = Checker::default();
+        let name_is_good =
+            |name: &String| (1..=128).contains(&name.chars().count()) && !name.chars().any(char::is_control);
+        if self.name.as_ref().is_some_and(|name| !name_is_good(name)) {
+            check.fail("name", FieldProblem::Name);
+        }
+        if self.plan.as_ref().is_some_and(String::is_empty) {
+            check.fail("plan", FieldProblem::Empty);
+        }
+        let pattern = check.keep("key", KeyPattern::parse(&self.key));
+        let missing = check.word("missing", self.missing.as_deref(), Missing::parse, Missing::WORDS);
+        let consistency =
+            check.word("consistency", self.consistency.as_deref(), Consistency::parse, Consistency::WORDS);
+        let on_store_failure = check.word(
+            "on_store_failure",
+            self.on_store_failure.as_deref(),
+            FailurePolicy::parse,
+            FailurePolicy::WORDS,
+        );
+        let mode = check.word("mode", self.mode.as_deref(), Mode::parse, Mode::WORDS);
+        let action = self.action(&mut check);
+        let cost = self.cost(&mut check);
+        let mut conditions = self.plan_condition();
+        conditions.extend(pattern.iter().flat_map(|pattern| pattern.conditions().iter().cloned()));
+        for (attribute, values) in &self.when {
+            let named = check_name(attribute).map_err(FieldProblem::from);
+            let condition =
+                named.and_then(|()| Ok(Condition::new(attribute, values.iter().map(String::as_str))?));
+            match condition {
+                Ok(condition) => conditions.push(condition),
+                Err(problem) => check.errors.push(FieldError {
+                    field: Field { name: "when", key: Some(attribute.clone()) },
+                    problem,
+                }),
+            }
+        }
+        let ipv6_prefix = u8::try_from(self.ipv6_prefix.unwrap_or(64)).unwrap_or(u8::MAX);
+        if !(1..=128).contains(&ipv6_prefix) {
+            check.fail("ipv6_prefix", FieldProblem::Ipv6Prefix { given: self.ipv6_prefix.unwrap_or(0) });
+        }
+        match (pattern, action, cost) {
+            (Some(pattern), Some(action), Some(cost)) if check.errors.is_empty() => {
+                let (label, space) = self.identity(pattern, &action, ipv6_prefix);
+                Ok(Rule {
+                    label: label.into(),
+                    space,
+                    conditions,
+                    action,
+                    cost,
+                    missing,
+                    consistency,
+                    on_store_failure,
+                    mode,
+                    draft: self,
+                })
+            }
+            _ => Err(check.errors),
+        }
+    }
+
+    fn action(&self, check: &mut Checker) -> Option<Action> {
+        let Some(action) = &self.action else { return self.limit(check).map(Action::Limit) };
+        let beside = [
+            ("limit", self.limit.is_some()),
+            ("algorithm", self.algorithm.is_some()),
+            ("window", self.window.is_some()),
+            ("time_zone", self.time_zone.is_some()),
+            ("aligned", self.aligned.is_some()),
+            ("cost", self.cost.is_some()),
+        ];
+        for (field, _) in beside.iter().filter(|(_, given)| *given) {
+            check.fail(field, FieldProblem::LimitAndAction { action: action.clone(), with: field });
+        }
+        match action.as_str() {
+            "deny" => Some(Action::Deny),
+            "allow" => Some(Action::Allow),
+            given => {
+                check.fail("action", unknown_word(given, &["deny", "allow"]));
+                None
+            }
+        }
+    }
+
+    fn limit(&self, check: &mut Checker) -> Option<Limit> {
+        let algorithm = match self.algorithm.as_deref() {
+            None => None,
+            Some(word) => match AlgorithmName::parse(word) {
+                Some(name) => Some(name),
+                None => {
+                    check.fail("algorithm", unknown_word(word, &algorithm_words()));
+                    return None;
+                }
+            },
+        };
+        let Some(text) = &self.limit else {
+            check.fail("limit", FieldProblem::NoLimit);
+            return None;
+        };
+        let options = Options {
+            algorithm,
+            window: self.window.as_deref(),
+            time_zone: self.time_zone.as_deref(),
+            aligned: self.aligned,
+        };
+        let limit = text.parse::<Notation>().map_err(LimitError::from).and_then(|text| text.limit(&options));
+        match limit {
+            Ok(limit) => Some(limit),
+            Err(error) => {
+                let field = match error.part() {
+                    Part::Limit => "limit",
+                    Part::Algorithm => "algorithm",
+                    Part::Window => "window",
+                    Part::TimeZone => "time_zone",
+                    Part::Aligned => "aligned",
+                };
+                check.fail(field, error.into());
+                None
+            }
+        }
+    }
+
+    fn cost(&self, check: &mut Checker) -> Option<CostRule> {
+        match &self.cost {
+            None => Some(CostRule::Times(1)),
+            Some(CostDraft::Times(factor)) if (1..=MAX_EXACT).contains(factor) => {
+                Some(CostRule::Times(*factor))
+            }
+            Some(CostDraft::Attribute(name)) if check_name(name).is_ok() => {
+                Some(CostRule::Attribute(name.as_str().into()))
+            }
+            Some(_) => {
+                check.fail("cost", FieldProblem::Cost);
+                None
+            }
+        }
+    }
+
+    fn plan_condition(&self) -> Vec<Condition> {
+        let plan = self.plan.as_deref().map(|plan| Condition::new(descriptor::PLAN, [plan]));
+        plan.into_iter().flatten().collect()
+    }
+
+    /// How the rule is shown, and what its buckets are told apart by.
+    fn identity(&self, pattern: KeyPattern, action: &Action, ipv6_prefix: u8) -> (String, Space) {
+        if let Some(name) = &self.name {
+            return (name.clone(), Space::new(&["named", name], pattern, ipv6_prefix));
+        }
+        let mut label = self.key.clone();
+        if let Some(plan) = &self.plan {
+            label.push_str(" plan=");
+            label.push_str(plan);
+        }
+        let period = match action {
+            Action::Limit(limit) => {
+                let period = limit.period_text();
+                label.push(' ');
+                label.push_str(&period);
+                period
+            }
+            Action::Deny => "deny".to_owned(),
+            Action::Allow => "allow".to_owned(),
+        };
+        let plan = self.plan.as_deref().map_or(["any plan", ""], |plan| ["plan", plan]);
+        (label, Space::new(&["unnamed", plan[0], plan[1], &period], pattern, ipv6_prefix))
+    }
+}
+
+/// Collects what is wrong while the rest is looked at.
+#[derive(Default)]
+struct Checker {
+    errors: Vec<FieldError>,
+}
+
+impl Checker {
+    fn fail(&mut self, field: &'static str, problem: FieldProblem) {
+        self.errors.push(FieldError { field: Field { name: field, key: None }, problem });
+    }
+
+    fn keep<T, E: Into<FieldProblem>>(&mut self, field: &'static str, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.fail(field, error.into())).ok()
+    }
+
+    fn word<T: Default>(
+        &mut self,
+        field: &'static str,
+        given: Option<&str>,
+        parse: fn(&str) -> Option<T>,
+        accepted: &[&'static str],
+    ) -> T {
+        given
+            .and_then(|word| {
+                parse(word).or_else(|| {
+                    self.fail(field, unknown_word(word, accepted));
+                    None
+                })
+            })
+            .unwrap_or_default()
+    }
+}
+
+fn unknown_word(given: &str, accepted: &[&'static str]) -> FieldProblem {
+    FieldProblem::Word {
+        given: given.to_owned(),
+        accepted: accepted.to_vec(),
+        closest: closest(given, accepted.iter().copied()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft(key: &str, limit: &str) -> Draft {
+        Draft { key: key.into(), limit: Some(limit.into()), ..Draft::default() }
+    }
+
+    #[test]
+    fn an_unnamed_rule_is_shown_as_key_plan_and_period() {
+        let rule =
+            Draft { plan: Some("free".into()), ..draft("user:{user_id}", "10/s burst 50") }.build().unwrap();
+        assert_eq!(rule.label(), "user:{user_id} plan=free 1s");
+        assert_eq!(draft("ip:{ip}", "100/min").build().unwrap().label(), "ip:{ip} 1min");
+        let deny = Draft { key: "user:{user_id}".into(), action: Some("deny".into()), ..Draft::default() };
+        assert_eq!(deny.build().unwrap().label(), "user:{user_id}");
+    }
+
+    #[test]
+    fn everything_wrong_is_reported_at_once() {
+        let errors = Draft {
+            name: Some(String::new()),
+            algorithm: Some("token_buket".into()),
+            mode: Some("shadw".into()),
+            missing: Some("explode".into()),
+            cost: Some(CostDraft::Times(0)),
+            ipv6_prefix: Some(129),
+            when: [("ip".to_owned(), vec!["x".to_owned()]), ("method".to_owned(), vec![])].into(),
+            ..draft("user:{", "10/s")
+        }
+        .build()
+        .unwrap_err();
+        let fields: Vec<&str> = errors.iter().map(|error| error.field.name).collect();
+        assert_eq!(
+            fields,
+            ["name", "key", "missing", "mode", "algorithm", "cost", "when", "when", "ipv6_prefix"]
+        );
+        assert!(errors[4].problem.to_string().ends_with("did you mean `token_bucket`?"));
+    }
+
+    #[test]
+    fn an_action_takes_no_limit() {
+        let errors = Draft { action: Some("deny".into()), ..draft("global", "1/s") }.build().unwrap_err();
+        assert_eq!(errors[0].problem.to_string(), "`action: deny` takes no `limit`; drop one of the two");
+        let errors = Draft { key: "global".into(), ..Draft::default() }.build().unwrap_err();
+        assert_eq!(errors[0].problem, FieldProblem::NoLimit);
+    }
+}

@@ -1,0 +1,265 @@
+//! Rules: whom a limit applies to, and what happens beside counting.
+
+mod draft;
+
+use std::fmt;
+
+use crate::condition::Condition;
+use crate::descriptor::Descriptor;
+use crate::key::{Key, KeyPattern, Scope, Space};
+use crate::limit::Limit;
+
+pub use draft::{CostDraft, Draft, Field, FieldError, FieldProblem};
+
+/// One line an operator wrote, validated.
+///
+/// Made from a [`Draft`], whatever it came from: a file, a row, a JSON body.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    draft: Draft,
+    label: Box<str>,
+    space: Space,
+    conditions: Vec<Condition>,
+    action: Action,
+    cost: CostRule,
+    missing: Missing,
+    consistency: Consistency,
+    on_store_failure: FailurePolicy,
+    mode: Mode,
+}
+
+/// What a matching rule does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Counts against a limit.
+    Limit(Limit),
+    /// Refuses at once.
+    Deny,
+    /// Exempts from every limit.
+    Allow,
+}
+
+/// What a request costs under a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CostRule {
+    /// So many times the request's own cost.
+    Times(u64),
+    /// The value of an attribute; the request's own cost where that is absent or no whole number.
+    Attribute(Box<str>),
+}
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
+
+        impl $name {
+            /// The words in rules files, SQL and JSON.
+            pub const WORDS: &[&str] = &[$($word),+];
+
+            /// The word in rules files, SQL and JSON.
+            pub const fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $word),+ }
+            }
+
+            /// Reads such a word.
+            pub fn parse(word: &str) -> Option<Self> {
+                match word { $($word => Some($name::$variant),)+ _ => None }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// What happens when an attribute of the key is absent.
+    Missing {
+        /// The rule does not apply.
+        #[default] Skip = "skip",
+        /// The request is refused.
+        Deny = "deny",
+        /// All such requests share one bucket.
+        Shared = "shared",
+    }
+}
+
+words! {
+    /// Where a rule's decisions are made.
+    Consistency {
+        /// Every one at the store.
+        #[default] Exact = "exact",
+        /// Locally, with tokens borrowed from the store.
+        Leased = "leased",
+        /// Locally, with this node's share.
+        Local = "local",
+        /// Hot keys leased, the others exact.
+        Auto = "auto",
+    }
+}
+
+words! {
+    /// What a rule says when the store cannot be asked.
+    FailurePolicy {
+        /// Let the request pass.
+        #[default] Open = "open",
+        /// Refuse it.
+        Closed = "closed",
+        /// Count it against this node's share.
+        Local = "local",
+    }
+}
+
+words! {
+    /// Whether a rule refuses, only counts, or sleeps.
+    Mode {
+        /// It refuses.
+        #[default] Enforce = "enforce",
+        /// It is evaluated and counted, and never refuses.
+        Shadow = "shadow",
+        /// It is not there.
+        Off = "off",
+    }
+}
+
+/// Why a rule does not apply to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mismatch<'r> {
+    /// It is switched off.
+    Off,
+    /// A condition does not hold.
+    Condition(&'r Condition),
+    /// An attribute of its key is absent and it skips such requests.
+    Missing(&'r str),
+}
+
+impl fmt::Display for Mismatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mismatch::Off => f.write_str("the rule is off"),
+            Mismatch::Condition(condition) => write!(f, "needs {}", condition.describe()),
+            Mismatch::Missing(attribute) => write!(f, "the request has no {attribute}"),
+        }
+    }
+}
+
+impl Rule {
+    /// The name, or for an unnamed rule its key, plan and period: `user:{user_id} plan=free 1s`.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// The rule as written.
+    pub const fn draft(&self) -> &Draft {
+        &self.draft
+    }
+
+    /// The key pattern.
+    pub const fn pattern(&self) -> &KeyPattern {
+        self.space.pattern()
+    }
+
+    /// What it counts by.
+    pub fn scope(&self) -> Scope {
+        self.pattern().scope()
+    }
+
+    /// The plan it is for; every plan without one.
+    pub fn plan(&self) -> Option<&str> {
+        self.draft.plan.as_deref()
+    }
+
+    /// Everything a request must meet: plan, literals of the key, `when`.
+    pub fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+
+    /// What it does.
+    pub const fn action(&self) -> &Action {
+        &self.action
+    }
+
+    /// The limit, unless it denies or allows.
+    pub const fn limit(&self) -> Option<&Limit> {
+        match &self.action {
+            Action::Limit(limit) => Some(limit),
+            Action::Deny | Action::Allow => None,
+        }
+    }
+
+    /// What happens when an attribute of the key is absent.
+    pub const fn missing(&self) -> Missing {
+        self.missing
+    }
+
+    /// Where its decisions are made.
+    pub const fn consistency(&self) -> Consistency {
+        self.consistency
+    }
+
+    /// What it says when the store cannot be asked.
+    pub const fn on_store_failure(&self) -> FailurePolicy {
+        self.on_store_failure
+    }
+
+    /// Whether it refuses, only counts, or sleeps.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The labels of the rules it stands in for.
+    pub fn replaces(&self) -> &[String] {
+        &self.draft.replaces
+    }
+
+    /// The bucket a request falls into.
+    #[inline]
+    pub fn key<'a>(&'a self, request: &'a Descriptor<'_>) -> Key<'a> {
+        self.space.key(request)
+    }
+
+    /// What a request of this cost is charged.
+    #[inline]
+    pub fn cost(&self, request: &Descriptor<'_>, cost: u64) -> u64 {
+        match &self.cost {
+            CostRule::Times(factor) => cost.saturating_mul(*factor),
+            CostRule::Attribute(name) => {
+                request.text(name).and_then(|text| text.parse().ok()).unwrap_or(cost)
+            }
+        }
+    }
+
+    /// Whether it applies to a request, and if not, why.
+    ///
+    /// # Errors
+    ///
+    /// The first reason why it does not.
+    #[inline]
+    pub fn applies_to(&self, request: &Descriptor<'_>) -> Result<(), Mismatch<'_>> {
+        if self.mode == Mode::Off {
+            return Err(Mismatch::Off);
+        }
+        if let Some(condition) = self.conditions.iter().find(|condition| !condition.holds(request)) {
+            return Err(Mismatch::Condition(condition));
+        }
+        if self.missing == Missing::Skip
+            && let Some(absent) = self.pattern().attributes().find(|name| request.get(name).is_none())
+        {
+            return Err(Mismatch::Missing(absent));
+        }
+        Ok(())
+    }
+
+    /// Whether it refuses a request to which it applies, whatever was counted.
+    #[inline]
+    pub(crate) fn denies(&self, request: &Descriptor<'_>) -> bool {
+        self.action == Action::Deny
+            || self.missing == Missing::Deny
+                && self.pattern().attributes().any(|name| request.get(name).is_none())
+    }
+}

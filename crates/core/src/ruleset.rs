@@ -1,0 +1,272 @@
+//! A rule set: one immutable snapshot of all rules, with an index that finds the matching ones.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Demand;
+use crate::descriptor::Descriptor;
+use crate::index::Index;
+use crate::key::Key;
+use crate::limit::Limit;
+use crate::rule::{Action, Mode, Rule};
+use crate::suggest::closest;
+use crate::time::Micros;
+
+/// The place of a rule in its set.
+pub type RuleIndex = u32;
+
+/// The rules that match a request, in the order of the set; the usual handful lives inline.
+pub type Matched = SmallVec<[RuleIndex; 6]>;
+
+/// The hits of one request; the usual handful lives inline.
+pub type Hits<'a> = SmallVec<[Hit<'a>; 4]>;
+
+/// One bucket to charge.
+#[derive(Debug, Clone)]
+pub struct Hit<'a> {
+    /// Which bucket.
+    pub key: Key<'a>,
+    /// Its limit.
+    pub limit: &'a Limit,
+    /// What is asked of it.
+    pub demand: Demand,
+    /// Whether its refusal refuses the request.
+    pub enforcement: Enforcement,
+}
+
+/// Whether a refusal counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Enforcement {
+    /// It refuses the request.
+    Enforce,
+    /// It is noted; the bucket is charged on its own, and nobody is stopped.
+    Shadow,
+}
+
+/// What the rules say about a request before any bucket is asked.
+#[derive(Debug)]
+pub enum Ruling<'r> {
+    /// A `deny` rule refuses it.
+    Denied(RuleIndex),
+    /// An `allow` rule exempts it from every limit.
+    Exempt,
+    /// The buckets decide.
+    Limited(Limited<'r>),
+}
+
+/// The buckets of a request, and the rules they belong to.
+#[derive(Debug, Default)]
+pub struct Limited<'r> {
+    /// The rule of each hit.
+    pub rules: SmallVec<[RuleIndex; 4]>,
+    /// The buckets to charge.
+    pub hits: Hits<'r>,
+    /// `deny` rules that are only on trial.
+    pub shadow_denials: SmallVec<[RuleIndex; 1]>,
+}
+
+/// All the rules of a moment. A request sees one set from beginning to end.
+#[derive(Debug, Default)]
+pub struct RuleSet {
+    rules: Vec<Rule>,
+    index: Index,
+    /// For each rule, those it replaces where it matches.
+    replaced: Vec<SmallVec<[RuleIndex; 1]>>,
+    any_replaces: bool,
+}
+
+/// Why rules that are fine by themselves make no set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetError {
+    /// Two rules with one identity would share their buckets.
+    #[error("rule `{label}` is there twice; give one of them another `name`")]
+    Duplicate {
+        /// How both are shown.
+        label: String,
+        /// The later one.
+        rule: usize,
+        /// The earlier one.
+        first: usize,
+    },
+    /// A rule replaces one that does not exist.
+    #[error("replaces `{given}`, but there is no rule of that name{}", .closest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
+    UnknownReplaced {
+        /// The rule.
+        rule: usize,
+        /// What it wants to replace.
+        given: String,
+        /// What was probably meant.
+        closest: Option<String>,
+    },
+    /// Rules that replace each other would leave nobody limited.
+    #[error("rule `{label}` replaces itself, directly or through others, so none of them would apply")]
+    ReplacesItself {
+        /// The rule.
+        rule: usize,
+        /// How it is shown.
+        label: String,
+    },
+}
+
+impl SetError {
+    /// The place of the rule to blame, in the order given.
+    pub const fn rule(&self) -> usize {
+        match self {
+            SetError::Duplicate { rule, .. }
+            | SetError::UnknownReplaced { rule, .. }
+            | SetError::ReplacesItself { rule, .. } => *rule,
+        }
+    }
+}
+
+impl RuleSet {
+    /// Puts rules together and indexes them.
+    ///
+    /// # Errors
+    ///
+    /// Every identity that is there twice and every `replaces` that leads nowhere or in a circle.
+    pub fn new(rules: Vec<Rule>) -> Result<Self, Vec<SetError>> {
+        let mut errors = Vec::new();
+        let mut first_by_identity = HashMap::new();
+        let mut by_label: HashMap<&str, usize> = HashMap::new();
+        for (place, rule) in rules.iter().enumerate() {
+            let identity = (
+                rule.draft().name.as_deref(),
+                rule.label(),
+                rule.limit().is_some(),
+                rule.action() == &Action::Deny,
+            );
+            // Names are unique among themselves; unnamed rules by key, plan and period.
+            let identity = if identity.0.is_some() { (identity.0, "", true, true) } else { identity };
+            if let Some(first) = first_by_identity.insert(identity, place) {
+                errors.push(SetError::Duplicate { label: rule.label().to_owned(), rule: place, first });
+            }
+            by_label.entry(rule.label()).or_insert(place);
+        }
+        let mut replaced = Vec::with_capacity(rules.len());
+        for (place, rule) in rules.iter().enumerate() {
+            let mut targets = SmallVec::new();
+            for name in rule.replaces() {
+                match by_label.get(name.as_str()) {
+                    Some(target) => targets.push(index(*target)),
+                    None => errors.push(SetError::UnknownReplaced {
+                        rule: place,
+                        given: name.clone(),
+                        closest: closest(name, by_label.keys().copied()).map(str::to_owned),
+                    }),
+                }
+            }
+            replaced.push(targets);
+        }
+        errors.extend(circles(&rules, &replaced));
+        if !errors.is_empty() {
+            errors.sort_by_key(SetError::rule);
+            return Err(errors);
+        }
+        let any_replaces = replaced.iter().any(|targets| !targets.is_empty());
+        Ok(RuleSet { index: Index::new(&rules), rules, replaced, any_replaces })
+    }
+
+    /// Every rule, in order.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule at a place.
+    #[inline]
+    pub fn rule(&self, index: RuleIndex) -> &Rule {
+        &self.rules[index as usize]
+    }
+
+    /// The rules that apply to a request, in order.
+    #[inline]
+    pub fn matching(&self, request: &Descriptor<'_>) -> Matched {
+        let mut matched = Matched::new();
+        self.index.candidates(request, |candidate| {
+            if self.rule(candidate).applies_to(request).is_ok() && !matched.contains(&candidate) {
+                matched.push(candidate);
+            }
+        });
+        matched.sort_unstable();
+        if self.any_replaces {
+            self.drop_replaced(&mut matched);
+        }
+        matched
+    }
+
+    /// Where a rule matches, those it replaces do not apply. One on trial replaces nobody.
+    fn drop_replaced(&self, matched: &mut Matched) {
+        let gone: SmallVec<[RuleIndex; 4]> = matched
+            .iter()
+            .filter(|rule| self.rule(**rule).mode() == Mode::Enforce)
+            .flat_map(|rule| self.replaced[*rule as usize].iter().copied())
+            .collect();
+        matched.retain(|rule| !gone.contains(rule));
+    }
+
+    /// What the rules say about a request: denied, exempt, or these buckets. `deny` beats `allow` beats limits.
+    #[inline]
+    pub fn ruling<'a>(&'a self, request: &'a Descriptor<'_>, cost: u64, patience: Micros) -> Ruling<'a> {
+        let matched = self.matching(request);
+        let mut limited = Limited::default();
+        let (mut denied, mut exempt) = (None, false);
+        for place in matched {
+            let rule = self.rule(place);
+            let enforced = rule.mode() == Mode::Enforce;
+            match rule.action() {
+                _ if rule.denies(request) && enforced => denied = self.first_by_label(denied, place),
+                _ if rule.denies(request) => limited.shadow_denials.push(place),
+                Action::Allow => exempt |= enforced,
+                Action::Limit(limit) => {
+                    limited.rules.push(place);
+                    limited.hits.push(Hit {
+                        key: rule.key(request),
+                        limit,
+                        demand: Demand { cost: rule.cost(request, cost), patience },
+                        enforcement: if enforced { Enforcement::Enforce } else { Enforcement::Shadow },
+                    });
+                }
+                Action::Deny => {}
+            }
+        }
+        match denied {
+            Some(rule) => Ruling::Denied(rule),
+            None if exempt => Ruling::Exempt,
+            None => Ruling::Limited(limited),
+        }
+    }
+
+    fn first_by_label(&self, known: Option<RuleIndex>, other: RuleIndex) -> Option<RuleIndex> {
+        known.into_iter().chain([other]).min_by_key(|rule| self.rule(*rule).label())
+    }
+}
+
+/// The rules from which following `replaces` leads back to themselves.
+fn circles(rules: &[Rule], replaced: &[SmallVec<[RuleIndex; 1]>]) -> Vec<SetError> {
+    let leads_back = |start: usize| {
+        let mut seen = vec![false; if replaced[start].is_empty() { 0 } else { rules.len() }];
+        let mut open: Vec<RuleIndex> = replaced[start].to_vec();
+        while let Some(next) = open.pop() {
+            if next as usize == start {
+                return true;
+            }
+            if !std::mem::replace(&mut seen[next as usize], true) {
+                open.extend(&replaced[next as usize]);
+            }
+        }
+        false
+    };
+    (0..rules.len())
+        .filter(|place| leads_back(*place))
+        .map(|place| SetError::ReplacesItself { rule: place, label: rules[place].label().to_owned() })
+        .collect()
+}
+
+fn index(place: usize) -> RuleIndex {
+    RuleIndex::try_from(place).expect("a set has fewer than 2^32 rules")
+}
+
+#[cfg(test)]
+mod tests;
