@@ -1,3 +1,4 @@
-//! What the tests of several crates share: the [`model`] that says what every answer should have been.
+//! What the suites share: an independent model of the semantics, and traces to compare stores with it.
 
 pub mod model;
+pub mod trace;

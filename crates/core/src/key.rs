@@ -241,6 +241,11 @@ impl Space {
         Space { digest: digest(&["ad hoc", algorithm.as_str()]), pattern, ipv6_prefix: 128 }
     }
 
+    /// 128 bits that tell this rule's keys from every other's.
+    pub const fn digest(&self) -> [u64; 2] {
+        self.digest
+    }
+
     /// The pattern.
     pub const fn pattern(&self) -> &KeyPattern {
         &self.pattern

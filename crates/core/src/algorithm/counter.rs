@@ -9,7 +9,7 @@
 //! The floor is deliberate: it is the one place where rounding favours the caller, as users of this algorithm
 //! expect.
 
-use super::{Answer, signed, window_start};
+use super::{Account as _, Answer, signed, window_start};
 use crate::limit::Opening;
 use crate::time::{Micros, Timestamp};
 
@@ -69,43 +69,6 @@ impl Account {
         };
     }
 
-    pub(super) fn ask(&self, cost: u64) -> Answer {
-        if cost > self.limit {
-            return Answer::Never;
-        }
-        if cost <= self.remaining() {
-            return Answer::Pass { delay: Micros::ZERO };
-        }
-        let e = self.into_window();
-        let wait = if self.curr + cost <= self.limit {
-            self.least(self.prev, self.limit - self.curr - cost) - e
-        } else {
-            self.window - e + self.least(self.curr, self.limit - cost)
-        };
-        Answer::Wait(Micros::new(wait))
-    }
-
-    pub(super) fn take(&mut self, cost: u64) {
-        self.curr += cost;
-    }
-
-    pub(super) fn refund(&mut self, cost: u64) {
-        self.curr = self.curr.saturating_sub(cost);
-    }
-
-    pub(super) fn remaining(&self) -> u64 {
-        self.limit.saturating_sub(self.weighted(self.prev, self.into_window()) + self.curr)
-    }
-
-    pub(super) fn reset_after(&self) -> u64 {
-        let e = self.into_window();
-        if self.curr > 0 {
-            self.window - e + self.zero(self.curr)
-        } else {
-            self.zero(self.prev).saturating_sub(e)
-        }
-    }
-
     pub(super) fn close(self) -> Counts {
         Counts {
             prev: self.prev,
@@ -132,6 +95,50 @@ impl Account {
     /// How far into a window the previous count `x` must be to weigh nothing.
     fn zero(&self, x: u64) -> u64 {
         if x == 0 { 0 } else { self.window - (self.window - 1) / x }
+    }
+}
+
+impl super::Account for Account {
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn ask(&self, cost: u64) -> Answer {
+        if cost > self.limit {
+            return Answer::Never;
+        }
+        if cost <= self.remaining() {
+            return Answer::Pass { delay: Micros::ZERO };
+        }
+        let e = self.into_window();
+        let wait = if self.curr + cost <= self.limit {
+            self.least(self.prev, self.limit - self.curr - cost) - e
+        } else {
+            self.window - e + self.least(self.curr, self.limit - cost)
+        };
+        Answer::Wait(Micros::new(wait))
+    }
+
+    fn take(&mut self, cost: u64) {
+        self.curr += cost;
+    }
+
+    fn refund(&mut self, cost: u64) {
+        self.curr = self.curr.saturating_sub(cost);
+    }
+
+    fn remaining(&self) -> u64 {
+        self.limit.saturating_sub(self.weighted(self.prev, self.into_window()) + self.curr)
+    }
+
+    fn reset_after(&self) -> u64 {
+        let e = self.into_window();
+        if self.curr > 0 {
+            self.window - e + self.zero(self.curr)
+        } else {
+            self.zero(self.prev).saturating_sub(e)
+        }
     }
 }
 

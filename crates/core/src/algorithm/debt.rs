@@ -28,7 +28,7 @@ pub struct Debt {
 }
 
 #[derive(Debug)]
-pub(super) struct Account<'l> {
+pub struct Account<'l> {
     refill: &'l Refill,
     /// Tokens that need not wait; `None` for a token bucket, which holds nobody.
     free: Option<u64>,
@@ -40,14 +40,38 @@ impl<'l> Account<'l> {
     #[inline]
     pub(super) fn open(refill: &'l Refill, free: Option<u64>, state: Option<Debt>, at: i64) -> Self {
         let debt = state.map_or(0, |state| {
-            let elapsed = at.abs_diff(state.last.as_micros());
-            paid_back(converted(state, refill), refill.n, elapsed)
+            let paid_back = at.abs_diff(state.last.as_micros()).saturating_mul(refill.n);
+            converted(state, refill).saturating_sub(paid_back)
         });
         Account { refill, free, debt, at }
     }
 
+    /// The time until what stands in front, beyond the free part, has left.
     #[inline]
-    pub(super) fn ask(&self, cost: u64) -> Answer {
+    fn delay(&self) -> Micros {
+        let Some(free) = self.free else { return Micros::ZERO };
+        Micros::new(time_for(self.debt.saturating_sub(free * self.refill.p), self.refill.n))
+    }
+
+    #[inline]
+    pub(super) const fn owes(&self) -> bool {
+        self.debt > 0
+    }
+
+    #[inline]
+    pub(super) fn close(&self) -> Debt {
+        Debt { debt: self.debt, p: self.refill.p, last: Timestamp::from_micros(self.at) }
+    }
+}
+
+impl super::Account for Account<'_> {
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.refill.capacity
+    }
+
+    #[inline]
+    fn ask(&self, cost: u64) -> Answer {
         let Refill { capacity, n, p, .. } = *self.refill;
         if cost > capacity {
             return Answer::Never;
@@ -56,38 +80,26 @@ impl<'l> Account<'l> {
         if price <= cap - self.debt {
             return Answer::Pass { delay: self.delay() };
         }
-        Answer::Wait(Micros::new((self.debt - (cap - price)).div_ceil(n)))
-    }
-
-    /// The time until what stands in front, beyond the free part, has left.
-    #[inline]
-    fn delay(&self) -> Micros {
-        let Some(free) = self.free else { return Micros::ZERO };
-        Micros::new(self.debt.saturating_sub(free * self.refill.p).div_ceil(self.refill.n))
+        Answer::Wait(Micros::new(time_for(self.debt - (cap - price), n)))
     }
 
     #[inline]
-    pub(super) fn take(&mut self, cost: u64) {
+    fn take(&mut self, cost: u64) {
         self.debt += cost * self.refill.p;
     }
 
-    pub(super) fn refund(&mut self, cost: u64) {
+    fn refund(&mut self, cost: u64) {
         self.debt = self.debt.saturating_sub(cost.saturating_mul(self.refill.p));
     }
 
     #[inline]
-    pub(super) fn remaining(&self) -> u64 {
+    fn remaining(&self) -> u64 {
         (self.refill.capacity * self.refill.p - self.debt) / self.refill.p
     }
 
     #[inline]
-    pub(super) fn reset_after(&self) -> u64 {
-        self.debt.div_ceil(self.refill.n)
-    }
-
-    #[inline]
-    pub(super) fn close(self) -> Debt {
-        Debt { debt: self.debt, p: self.refill.p, last: Timestamp::from_micros(self.at) }
+    fn reset_after(&self) -> u64 {
+        time_for(self.debt, self.refill.n)
     }
 }
 
@@ -101,8 +113,8 @@ fn converted(state: Debt, refill: &Refill) -> u64 {
     state.debt.div_ceil(state.p).min(refill.capacity) * refill.p
 }
 
+/// The time in which `n` units a microsecond make up `units`. Most rates have `n = 1`; a division costs more.
 #[inline]
-fn paid_back(debt: u64, n: u64, elapsed: u64) -> u64 {
-    // Asked this way round, `elapsed * n` is formed only when it is less than the debt and cannot overflow.
-    if elapsed >= debt.div_ceil(n) { 0 } else { debt - elapsed * n }
+fn time_for(units: u64, n: u64) -> u64 {
+    if n == 1 { units } else { units.div_ceil(n) }
 }

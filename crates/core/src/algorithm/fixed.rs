@@ -25,6 +25,12 @@ pub(super) struct Account<'l> {
     at: i64,
 }
 
+/// The start of the clock's window around an instant; the instant itself where the clock has no say.
+pub(super) fn start_on_the_clock(length: Micros, phase: &Phase, window: Window, at: i64) -> i64 {
+    let windows = Windows::new(length, phase, window);
+    windows.on_the_clock(at).map_or(at, |(start, _)| start)
+}
+
 /// Where windows begin and how long they are.
 #[derive(Debug)]
 struct Windows<'l> {
@@ -42,11 +48,7 @@ impl<'l> Account<'l> {
         state: Option<Count>,
         at: i64,
     ) -> Self {
-        let offset = match window {
-            Window::Spread(offset) => signed(offset),
-            Window::Own => 0,
-        };
-        let windows = Windows { length: signed(length), phase, offset };
+        let windows = Windows::new(length, phase, window);
         if let Some(Count { count, start, last }) = state {
             let (start, end) = windows.of_last_write(start.as_micros(), last.as_micros());
             if at < end {
@@ -55,35 +57,6 @@ impl<'l> Account<'l> {
         }
         let (start, end) = windows.opened_at(at);
         Account { limit, windows, count: 0, start, end, at }
-    }
-
-    pub(super) fn ask(&self, cost: u64) -> Answer {
-        if cost > self.limit {
-            Answer::Never
-        } else if cost <= self.remaining() {
-            Answer::Pass { delay: Micros::ZERO }
-        } else {
-            Answer::Wait(Micros::new(until(self.end, self.at)))
-        }
-    }
-
-    pub(super) fn take(&mut self, cost: u64) {
-        if self.count == 0 {
-            (self.start, self.end) = self.windows.opened_at(self.at);
-        }
-        self.count += cost;
-    }
-
-    pub(super) fn refund(&mut self, cost: u64) {
-        self.count = self.count.saturating_sub(cost);
-    }
-
-    pub(super) fn remaining(&self) -> u64 {
-        self.limit.saturating_sub(self.count)
-    }
-
-    pub(super) fn reset_after(&self) -> u64 {
-        if self.count == 0 { 0 } else { until(self.end, self.at) }
     }
 
     pub(super) fn close(self) -> Count {
@@ -95,7 +68,51 @@ impl<'l> Account<'l> {
     }
 }
 
-impl Windows<'_> {
+impl super::Account for Account<'_> {
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn ask(&self, cost: u64) -> Answer {
+        if cost > self.limit {
+            Answer::Never
+        } else if cost <= self.remaining() {
+            Answer::Pass { delay: Micros::ZERO }
+        } else {
+            Answer::Wait(Micros::new(until(self.end, self.at)))
+        }
+    }
+
+    fn take(&mut self, cost: u64) {
+        if self.count == 0 {
+            (self.start, self.end) = self.windows.opened_at(self.at);
+        }
+        self.count += cost;
+    }
+
+    fn refund(&mut self, cost: u64) {
+        self.count = self.count.saturating_sub(cost);
+    }
+
+    fn remaining(&self) -> u64 {
+        self.limit.saturating_sub(self.count)
+    }
+
+    fn reset_after(&self) -> u64 {
+        if self.count == 0 { 0 } else { until(self.end, self.at) }
+    }
+}
+
+impl<'l> Windows<'l> {
+    fn new(length: Micros, phase: &'l Phase, window: Window) -> Self {
+        let offset = match window {
+            Window::Spread(offset) => signed(offset),
+            Window::Own => 0,
+        };
+        Windows { length: signed(length), phase, offset }
+    }
+
     /// The window a first take at `at` falls into.
     fn opened_at(&self, at: i64) -> (i64, i64) {
         self.on_the_clock(at).unwrap_or((at, at + self.length))

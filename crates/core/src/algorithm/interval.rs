@@ -50,39 +50,6 @@ impl<'l> Account<'l> {
         }
     }
 
-    pub(super) fn ask(&self, cost: u64) -> Answer {
-        let tokens = self.remaining();
-        if cost > self.refill.capacity {
-            Answer::Never
-        } else if cost <= tokens {
-            Answer::Pass { delay: Micros::ZERO }
-        } else {
-            Answer::Wait(Micros::new(self.wait_for(cost - tokens)))
-        }
-    }
-
-    pub(super) fn take(&mut self, cost: u64) {
-        if self.used == 0 {
-            self.anchor = match self.refill.ticks {
-                Ticks::FromFirstTake => self.at,
-                Ticks::Aligned => self.tick_at_or_before(self.at),
-            };
-        }
-        self.used += cost;
-    }
-
-    pub(super) fn refund(&mut self, cost: u64) {
-        self.used = self.used.saturating_sub(cost);
-    }
-
-    pub(super) fn remaining(&self) -> u64 {
-        self.refill.capacity - self.used
-    }
-
-    pub(super) fn reset_after(&self) -> u64 {
-        if self.used == 0 { 0 } else { self.wait_for(self.used) }
-    }
-
     pub(super) fn close(self) -> Spent {
         Spent {
             used: self.used,
@@ -99,5 +66,45 @@ impl<'l> Account<'l> {
 
     fn tick_at_or_before(&self, instant: i64) -> i64 {
         window_start(instant, signed(self.refill.interval), 0)
+    }
+}
+
+impl super::Account for Account<'_> {
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.refill.capacity
+    }
+
+    fn ask(&self, cost: u64) -> Answer {
+        let tokens = self.remaining();
+        if cost > self.refill.capacity {
+            Answer::Never
+        } else if cost <= tokens {
+            Answer::Pass { delay: Micros::ZERO }
+        } else {
+            Answer::Wait(Micros::new(self.wait_for(cost - tokens)))
+        }
+    }
+
+    fn take(&mut self, cost: u64) {
+        if self.used == 0 {
+            self.anchor = match self.refill.ticks {
+                Ticks::FromFirstTake => self.at,
+                Ticks::Aligned => self.tick_at_or_before(self.at),
+            };
+        }
+        self.used += cost;
+    }
+
+    fn refund(&mut self, cost: u64) {
+        self.used = self.used.saturating_sub(cost);
+    }
+
+    fn remaining(&self) -> u64 {
+        self.refill.capacity - self.used
+    }
+
+    fn reset_after(&self) -> u64 {
+        if self.used == 0 { 0 } else { self.wait_for(self.used) }
     }
 }

@@ -26,6 +26,17 @@ pub struct Entry {
 }
 
 impl Log {
+    /// Counts the two newest entries as one, at the later instant: shorter, and never too generous.
+    pub fn merge_newest(&mut self) {
+        if self.entries.len() >= 2
+            && let Some(newest) = self.entries.pop_back()
+            && let Some(before) = self.entries.back_mut()
+        {
+            *before = Entry { at: newest.at, cost: before.cost + newest.cost };
+            self.entries.shrink_to_fit();
+        }
+    }
+
     pub(super) fn shift(&mut self, by: i64) {
         self.last = Timestamp::from_micros(self.last.as_micros() + by);
         for entry in &mut self.entries {
@@ -54,57 +65,6 @@ impl Account {
         Account { limit, window, dead, alive: log.sum - gone, log, at }
     }
 
-    pub(super) fn ask(&self, cost: u64) -> Answer {
-        if cost > self.limit {
-            return Answer::Never;
-        }
-        if cost <= self.remaining() {
-            return Answer::Pass { delay: Micros::ZERO };
-        }
-        let mut to_leave = self.alive + cost - self.limit;
-        for entry in self.living() {
-            match to_leave.checked_sub(u64::from(entry.cost)) {
-                Some(left) if left > 0 => to_leave = left,
-                _ => return Answer::Wait(Micros::new(self.leaves_after(entry))),
-            }
-        }
-        Answer::Never // unreachable: without any entry the cost fits, and the sum is that of the entries
-    }
-
-    pub(super) fn take(&mut self, cost: u64) {
-        self.written();
-        let cost = u32::try_from(cost).expect("a log's limit is at most 10,000");
-        self.log.sum += u64::from(cost);
-        self.alive = self.log.sum;
-        match self.log.entries.back_mut() {
-            Some(newest) if newest.at.as_micros() == self.at => newest.cost += cost,
-            _ => self.log.entries.push_back(Entry { at: Timestamp::from_micros(self.at), cost }),
-        }
-    }
-
-    pub(super) fn refund(&mut self, cost: u64) {
-        self.written();
-        let mut left = cost.min(self.alive);
-        self.log.sum -= left;
-        self.alive = self.log.sum;
-        while let Some(newest) = self.log.entries.back_mut().filter(|_| left > 0) {
-            let part = left.min(u64::from(newest.cost));
-            left -= part;
-            newest.cost -= u32::try_from(part).expect("no more than the entry's cost");
-            if newest.cost == 0 {
-                self.log.entries.pop_back();
-            }
-        }
-    }
-
-    pub(super) fn remaining(&self) -> u64 {
-        self.limit.saturating_sub(self.alive)
-    }
-
-    pub(super) fn reset_after(&self) -> u64 {
-        self.living().next_back().map_or(0, |newest| self.leaves_after(newest))
-    }
-
     pub(super) fn close(self) -> Log {
         self.log
     }
@@ -122,5 +82,63 @@ impl Account {
 
     fn leaves_after(&self, entry: &Entry) -> u64 {
         until(entry.at.as_micros() + self.window, self.at)
+    }
+}
+
+impl super::Account for Account {
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn ask(&self, cost: u64) -> Answer {
+        if cost > self.limit {
+            return Answer::Never;
+        }
+        if cost <= self.remaining() {
+            return Answer::Pass { delay: Micros::ZERO };
+        }
+        let mut to_leave = self.alive + cost - self.limit;
+        for entry in self.living() {
+            match to_leave.checked_sub(u64::from(entry.cost)) {
+                Some(left) if left > 0 => to_leave = left,
+                _ => return Answer::Wait(Micros::new(self.leaves_after(entry))),
+            }
+        }
+        Answer::Never // unreachable: without any entry the cost fits, and the sum is that of the entries
+    }
+
+    fn take(&mut self, cost: u64) {
+        self.written();
+        let cost = u32::try_from(cost).expect("a log's limit is at most 10,000");
+        self.log.sum += u64::from(cost);
+        self.alive = self.log.sum;
+        match self.log.entries.back_mut() {
+            Some(newest) if newest.at.as_micros() == self.at => newest.cost += cost,
+            _ => self.log.entries.push_back(Entry { at: Timestamp::from_micros(self.at), cost }),
+        }
+    }
+
+    fn refund(&mut self, cost: u64) {
+        self.written();
+        let mut left = cost.min(self.alive);
+        self.log.sum -= left;
+        self.alive = self.log.sum;
+        while let Some(newest) = self.log.entries.back_mut().filter(|_| left > 0) {
+            let part = left.min(u64::from(newest.cost));
+            left -= part;
+            newest.cost -= u32::try_from(part).expect("no more than the entry's cost");
+            if newest.cost == 0 {
+                self.log.entries.pop_back();
+            }
+        }
+    }
+
+    fn remaining(&self) -> u64 {
+        self.limit.saturating_sub(self.alive)
+    }
+
+    fn reset_after(&self) -> u64 {
+        self.living().next_back().map_or(0, |newest| self.leaves_after(newest))
     }
 }

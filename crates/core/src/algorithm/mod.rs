@@ -29,7 +29,7 @@ mod fixed;
 mod interval;
 mod log;
 
-use crate::limit::{Algorithm, Limit};
+use crate::limit::{Algorithm, Limit, Opening, Refill};
 use crate::time::{Micros, Timestamp};
 use crate::verdict::Verdict;
 
@@ -102,30 +102,55 @@ pub enum Window {
 #[derive(Debug)]
 pub struct Bucket<'l> {
     limit: &'l Limit,
-    account: Account<'l>,
+    accounts: Accounts<'l>,
+}
+
+#[derive(Debug)]
+enum Accounts<'l> {
+    Debt(Opened<debt::Account<'l>>),
+    Interval(Opened<interval::Account<'l>>),
+    Fixed(Opened<fixed::Account<'l>>),
+    Log(Opened<log::Account>),
+    Counter(Opened<counter::Account>),
+}
+
+/// A continuous token bucket at one instant: [`Bucket`] for a store that knows what it has before it.
+pub type TokenBucket<'l> = Opened<debt::Account<'l>>;
+
+/// The arithmetic of one algorithm at one instant.
+trait Account {
+    /// What it ever holds.
+    fn capacity(&self) -> u64;
+    /// What it would do with a cost; 0 always passes.
+    fn ask(&self, cost: u64) -> Answer;
+    /// Charges what `ask` let pass.
+    fn take(&mut self, cost: u64);
+    /// Gives back, never beyond full.
+    fn refund(&mut self, cost: u64);
+    /// The largest cost that would pass.
+    fn remaining(&self) -> u64;
+    /// The wait until it is as good as new.
+    fn reset_after(&self) -> u64;
+}
+
+/// An account, and how its instant relates to the clock.
+#[derive(Debug)]
+pub struct Opened<A> {
+    account: A,
     /// How far the clock is behind the instant that is computed at.
     lag: u64,
     stepped: bool,
 }
 
-#[derive(Debug)]
-enum Account<'l> {
-    Debt(debt::Account<'l>),
-    Interval(interval::Account<'l>),
-    Fixed(fixed::Account<'l>),
-    Log(log::Account),
-    Counter(counter::Account),
-}
-
 /// Calls the same method of whichever algorithm is there.
 macro_rules! each {
-    ($account:expr, $name:ident => $call:expr) => {
-        match $account {
-            Account::Debt($name) => $call,
-            Account::Interval($name) => $call,
-            Account::Fixed($name) => $call,
-            Account::Log($name) => $call,
-            Account::Counter($name) => $call,
+    ($accounts:expr, $name:ident => $call:expr) => {
+        match $accounts {
+            Accounts::Debt($name) => $call,
+            Accounts::Interval($name) => $call,
+            Accounts::Fixed($name) => $call,
+            Accounts::Log($name) => $call,
+            Accounts::Counter($name) => $call,
         }
     };
 }
@@ -137,68 +162,139 @@ impl<'l> Bucket<'l> {
     /// algorithm counts as none, and a clock that went back is dealt with here for every algorithm.
     #[inline]
     pub fn open(limit: &'l Limit, state: Option<State>, now: Timestamp, window: Window) -> Self {
-        let now = now.as_micros();
-        let (mut at, mut lag, mut stepped) = (now, 0, false);
         let mut state = state.filter(|state| state.is_of(limit));
-        if let Some(state) = &mut state {
-            let last = state.last().as_micros();
-            if last > now {
-                if last - now <= LATE {
-                    (at, lag) = (last, last.abs_diff(now));
-                } else {
-                    state.shift(now - last);
-                    stepped = true;
-                }
-            }
+        let Instant { at, lag, step } = Instant::of(state.as_ref().map(State::last), now);
+        if let (Some(state), Some(by)) = (&mut state, step) {
+            state.shift(by);
         }
-        let account = match (limit.algorithm(), state) {
-            (Algorithm::TokenBucket(refill), Some(State::TokenBucket(debt))) => {
-                Account::Debt(debt::Account::open(refill, None, Some(debt), at))
+        let stepped = step.is_some();
+        let accounts = match (limit.algorithm(), state) {
+            (Algorithm::TokenBucket(refill), state) => {
+                let debt = state.and_then(State::into_debt);
+                Accounts::Debt(Opened { account: debt::Account::open(refill, None, debt, at), lag, stepped })
             }
-            (Algorithm::TokenBucket(refill), _) => Account::Debt(debt::Account::open(refill, None, None, at)),
-            (Algorithm::LeakyBucket { refill, free }, Some(State::LeakyBucket(debt))) => {
-                Account::Debt(debt::Account::open(refill, Some(*free), Some(debt), at))
-            }
-            (Algorithm::LeakyBucket { refill, free }, _) => {
-                Account::Debt(debt::Account::open(refill, Some(*free), None, at))
+            (Algorithm::LeakyBucket { refill, free }, state) => {
+                let debt = state.and_then(State::into_debt);
+                let account = debt::Account::open(refill, Some(*free), debt, at);
+                Accounts::Debt(Opened { account, lag, stepped })
             }
             (Algorithm::TokenBucketInterval(refill), state) => {
                 let spent = match state {
                     Some(State::TokenBucketInterval(spent)) => Some(spent),
                     _ => None,
                 };
-                Account::Interval(interval::Account::open(refill, spent, at, stepped))
+                let account = interval::Account::open(refill, spent, at, stepped);
+                Accounts::Interval(Opened { account, lag, stepped })
             }
             (Algorithm::FixedWindow { limit, window: length, phase }, state) => {
                 let count = match state {
                     Some(State::FixedWindow(count)) => Some(count),
                     _ => None,
                 };
-                Account::Fixed(fixed::Account::open(*limit, *length, phase, window, count, at))
+                let account = fixed::Account::open(*limit, *length, phase, window, count, at);
+                Accounts::Fixed(Opened { account, lag, stepped })
             }
             (Algorithm::SlidingWindowLog { limit, window }, state) => {
                 let log = match state {
                     Some(State::SlidingWindowLog(log)) => log,
                     _ => Log::default(),
                 };
-                Account::Log(log::Account::open(*limit, *window, log, at))
+                let account = log::Account::open(*limit, *window, log, at);
+                Accounts::Log(Opened { account, lag, stepped })
             }
             (Algorithm::SlidingWindowCounter { limit, window, opens }, state) => {
                 let counts = match state {
                     Some(State::SlidingWindowCounter(counts)) => Some(counts),
                     _ => None,
                 };
-                Account::Counter(counter::Account::open(*limit, *window, *opens, counts, at))
+                let account = counter::Account::open(*limit, *window, *opens, counts, at);
+                Accounts::Counter(Opened { account, lag, stepped })
             }
         };
-        Bucket { limit, account, lag, stepped }
+        Bucket { limit, accounts }
     }
 
     /// What the bucket would do with a demand. A cost of 0 always passes.
+    pub fn ask(&self, demand: Demand) -> Answer {
+        each!(&self.accounts, opened => opened.ask(demand))
+    }
+
+    /// Charges a cost that [`ask`](Self::ask) let pass.
+    pub fn take(&mut self, cost: u64) {
+        each!(&mut self.accounts, opened => opened.take(cost));
+    }
+
+    /// Gives back a cost; never beyond full.
+    pub fn refund(&mut self, cost: u64) {
+        if cost > 0 {
+            each!(&mut self.accounts, opened => opened.account.refund(cost));
+        }
+    }
+
+    /// The verdict on a demand, with the numbers of the bucket as it is now.
+    pub fn verdict(&self, answer: Answer) -> Verdict {
+        each!(&self.accounts, opened => opened.verdict(answer))
+    }
+
+    /// The largest cost that would pass now.
+    pub fn remaining(&self) -> u64 {
+        each!(&self.accounts, opened => opened.account.remaining())
+    }
+
+    /// The least wait after which the bucket is as good as new.
+    pub fn reset_after(&self) -> Micros {
+        each!(&self.accounts, opened => opened.reset_after())
+    }
+
+    /// Whether the clock went back by more than a second, so that the state was shifted.
+    pub fn stepped(&self) -> bool {
+        each!(&self.accounts, opened => opened.stepped)
+    }
+
+    /// What to remember; `None` when there is nothing that a fresh bucket does not know.
+    pub fn close(self) -> Option<State> {
+        let as_good_as_new = each!(&self.accounts, opened => opened.account.reset_after()) == 0;
+        (!as_good_as_new).then(|| self.into_state())
+    }
+
+    /// The state, even if it is as good as new.
+    pub fn into_state(self) -> State {
+        match self.accounts {
+            Accounts::Debt(opened) => match self.limit.algorithm() {
+                Algorithm::LeakyBucket { .. } => State::LeakyBucket(opened.account.close()),
+                _ => State::TokenBucket(opened.account.close()),
+            },
+            Accounts::Interval(opened) => State::TokenBucketInterval(opened.account.close()),
+            Accounts::Fixed(opened) => State::FixedWindow(opened.account.close()),
+            Accounts::Log(opened) => State::SlidingWindowLog(opened.account.close()),
+            Accounts::Counter(opened) => State::SlidingWindowCounter(opened.account.close()),
+        }
+    }
+}
+
+impl<'l> TokenBucket<'l> {
+    /// Brings a debt to `now`; `None` when the clock went back by so much that the debt must be shifted, which
+    /// [`Bucket::open`] does.
+    #[inline]
+    pub fn open(refill: &'l Refill, debt: Debt, now: Timestamp) -> Option<Self> {
+        let Instant { at, lag, step } = Instant::of(Some(debt.last), now);
+        let account = debt::Account::open(refill, None, Some(debt), at);
+        step.is_none().then_some(Opened { account, lag, stepped: false })
+    }
+
+    /// What to remember; `None` when the bucket is full.
+    #[inline]
+    pub fn close(&self) -> Option<Debt> {
+        self.account.owes().then(|| self.account.close())
+    }
+}
+
+#[expect(private_bounds, reason = "only this module has accounts")]
+impl<A: Account> Opened<A> {
+    /// What the bucket would do with a demand. A cost of 0 always passes.
     #[inline]
     pub fn ask(&self, demand: Demand) -> Answer {
-        let answer = each!(&self.account, account => account.ask(demand.cost));
-        match answer {
+        match self.account.ask(demand.cost) {
             // A place in the queue that comes too late is no place; `delay - patience` later it would do.
             Answer::Pass { delay } if delay > demand.patience && demand.cost > 0 => {
                 self.late(Answer::Wait(delay.saturating_sub(demand.patience)))
@@ -211,14 +307,7 @@ impl<'l> Bucket<'l> {
     #[inline]
     pub fn take(&mut self, cost: u64) {
         if cost > 0 {
-            each!(&mut self.account, account => account.take(cost));
-        }
-    }
-
-    /// Gives back a cost; never beyond full.
-    pub fn refund(&mut self, cost: u64) {
-        if cost > 0 {
-            each!(&mut self.account, account => account.refund(cost));
+            self.account.take(cost);
         }
     }
 
@@ -230,66 +319,26 @@ impl<'l> Bucket<'l> {
             Answer::Wait(wait) => (false, Some(wait), Micros::ZERO),
             Answer::Never => (false, None, Micros::ZERO),
         };
-        let remaining = self.remaining();
-        Verdict {
-            allowed,
-            limit: self.limit.capacity(),
-            remaining,
-            retry_after,
-            reset_after: self.reset_after(),
-            delay,
-            more_after: self.more_after(remaining),
-        }
+        let (limit, remaining) = (self.account.capacity(), self.account.remaining());
+        let more_after = if remaining < limit { self.more_after(remaining) } else { None };
+        Verdict { allowed, limit, remaining, retry_after, reset_after: self.reset_after(), delay, more_after }
     }
 
     /// The wait until `remaining` grows.
     #[inline]
     fn more_after(&self, remaining: u64) -> Option<Micros> {
-        if remaining >= self.limit.capacity() {
-            return None;
-        }
-        match self.late(each!(&self.account, account => account.ask(remaining + 1))) {
+        match self.late(self.account.ask(remaining + 1)) {
             Answer::Wait(wait) => Some(wait),
             Answer::Pass { .. } | Answer::Never => None,
         }
     }
 
-    /// The largest cost that would pass now.
     #[inline]
-    pub fn remaining(&self) -> u64 {
-        each!(&self.account, account => account.remaining())
-    }
-
-    /// The least wait after which the bucket is as good as new.
-    #[inline]
-    pub fn reset_after(&self) -> Micros {
-        match each!(&self.account, account => account.reset_after()) {
+    fn reset_after(&self) -> Micros {
+        match self.account.reset_after() {
             0 => Micros::ZERO,
             wait => Micros::new(wait + self.lag),
         }
-    }
-
-    /// Whether the clock went back by more than a second, so that the state was shifted.
-    pub const fn stepped(&self) -> bool {
-        self.stepped
-    }
-
-    /// What to remember; `None` when there is nothing that a fresh bucket does not know.
-    #[inline]
-    pub fn close(self) -> Option<State> {
-        if each!(&self.account, account => account.reset_after()) == 0 {
-            return None;
-        }
-        Some(match self.account {
-            Account::Debt(account) => match self.limit.algorithm() {
-                Algorithm::LeakyBucket { .. } => State::LeakyBucket(account.close()),
-                _ => State::TokenBucket(account.close()),
-            },
-            Account::Interval(account) => State::TokenBucketInterval(account.close()),
-            Account::Fixed(account) => State::FixedWindow(account.close()),
-            Account::Log(account) => State::SlidingWindowLog(account.close()),
-            Account::Counter(account) => State::SlidingWindowCounter(account.close()),
-        })
     }
 
     /// A wait counted from the clock rather than from the instant computed at.
@@ -298,6 +347,28 @@ impl<'l> Bucket<'l> {
         match answer {
             Answer::Wait(wait) => Answer::Wait(Micros::new(wait.get() + self.lag)),
             answer => answer,
+        }
+    }
+}
+
+/// The instant a state is computed at, given its last write and the clock.
+struct Instant {
+    at: i64,
+    lag: u64,
+    /// By how much to move the stored instants, when the clock went back too far to be merely late.
+    step: Option<i64>,
+}
+
+impl Instant {
+    #[inline]
+    fn of(last: Option<Timestamp>, now: Timestamp) -> Self {
+        let now = now.as_micros();
+        match last.map(Timestamp::as_micros) {
+            Some(last) if last > now && last - now <= LATE => {
+                Instant { at: last, lag: last.abs_diff(now), step: None }
+            }
+            Some(last) if last > now => Instant { at: now, lag: 0, step: Some(now - last) },
+            _ => Instant { at: now, lag: 0, step: None },
         }
     }
 }
@@ -315,8 +386,16 @@ impl State {
         }
     }
 
+    fn into_debt(self) -> Option<Debt> {
+        match self {
+            State::TokenBucket(debt) | State::LeakyBucket(debt) => Some(debt),
+            _ => None,
+        }
+    }
+
+    /// Whether it was written by the algorithm of this limit; if not, the bucket starts anew.
     #[inline]
-    fn is_of(&self, limit: &Limit) -> bool {
+    pub fn is_of(&self, limit: &Limit) -> bool {
         matches!(
             (self, limit.algorithm()),
             (State::TokenBucket(_), Algorithm::TokenBucket(_))
@@ -326,6 +405,19 @@ impl State {
                 | (State::SlidingWindowLog(_), Algorithm::SlidingWindowLog { .. })
                 | (State::SlidingWindowCounter(_), Algorithm::SlidingWindowCounter { .. })
         )
+    }
+
+    /// Whether it may be forgotten: a fresh bucket would say the same from now on.
+    pub fn is_as_good_as_new(&self, limit: &Limit, now: Timestamp, window: Window) -> bool {
+        if self.last() > now {
+            return false;
+        }
+        match self {
+            State::SlidingWindowLog(log) => {
+                log.entries.back().is_none_or(|newest| newest.at.after(limit.period()) <= now)
+            }
+            state => Bucket::open(limit, Some(state.clone()), now, window).reset_after() == Micros::ZERO,
+        }
     }
 
     /// Moves every stored instant by the same amount, so that time neither credits twice nor stands still.
@@ -344,6 +436,21 @@ impl State {
             }
         }
     }
+}
+
+/// The start of the clock's window of a limit around an instant, for stores that keep only the last write;
+/// the instant itself where no clock says when windows begin.
+pub fn start_on_the_clock(limit: &Limit, window: Window, at: Timestamp) -> Timestamp {
+    let at = at.as_micros();
+    Timestamp::from_micros(match limit.algorithm() {
+        Algorithm::FixedWindow { window: length, phase, .. } => {
+            fixed::start_on_the_clock(*length, phase, window, at)
+        }
+        Algorithm::SlidingWindowCounter { window, opens: Opening::Epoch, .. } => {
+            window_start(at, signed(*window), 0)
+        }
+        _ => at,
+    })
 }
 
 /// The start of the window of length `window` that contains `at`, windows beginning at `phase`.

@@ -107,6 +107,13 @@ pub struct IntervalRefill {
     pub(crate) ticks: Ticks,
 }
 
+impl IntervalRefill {
+    /// When its tokens arrive.
+    pub const fn ticks(&self) -> Ticks {
+        self.ticks
+    }
+}
+
 /// When the tokens of an interval bucket arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ticks {

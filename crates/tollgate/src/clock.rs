@@ -1,0 +1,178 @@
+//! The one place that reads clocks.
+
+#![expect(clippy::disallowed_methods, reason = "this is where the clocks are read")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Notify;
+use tollgate_core::{Micros, Timestamp};
+
+/// How often the wall clock is compared with the monotonic one.
+const CHECK_EVERY: u64 = 1_000_000;
+/// A difference beyond this is a step of the wall clock, not jitter of the reading.
+const STEP: u64 = 10_000;
+
+/// Tells the time: microseconds since the Unix epoch.
+///
+/// The system's clock runs on monotonic time, anchored to Unix time. Once a second the anchor is checked, so a
+/// wall clock that was set shows up as one step, which every bucket knows how to take. A manual clock stands
+/// still until it is told otherwise; clones share it.
+#[derive(Debug, Clone)]
+pub struct Clock(Kind);
+
+#[derive(Debug, Clone)]
+enum Kind {
+    System(Arc<Anchor>),
+    Manual(Arc<Manual>),
+}
+
+#[derive(Debug)]
+struct Anchor {
+    start: Instant,
+    /// Unix time when `start` was.
+    unix_at_start: AtomicI64,
+    /// When to look at the wall clock again, counted from `start`.
+    check_at: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Manual {
+    now: AtomicI64,
+    turned: Notify,
+}
+
+impl Clock {
+    /// The system's clock.
+    pub fn system() -> Self {
+        let anchor = Anchor {
+            start: Instant::now(),
+            unix_at_start: AtomicI64::new(unix_micros()),
+            check_at: AtomicU64::new(CHECK_EVERY),
+        };
+        Clock(Kind::System(Arc::new(anchor)))
+    }
+
+    /// A clock that stands at `now` until it is turned.
+    pub fn manual(now: Timestamp) -> Self {
+        let manual = Manual { now: AtomicI64::new(now.as_micros()), ..Manual::default() };
+        Clock(Kind::Manual(Arc::new(manual)))
+    }
+
+    /// Whether time is injected: nothing may be forgotten then, because the clock may go back to it.
+    pub const fn is_manual(&self) -> bool {
+        matches!(self.0, Kind::Manual(_))
+    }
+
+    /// The time.
+    #[inline]
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Kind::System(anchor) => anchor.now(),
+            Kind::Manual(manual) => Timestamp::from_micros(manual.now.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Turns a manual clock to `now`, forwards or back.
+    ///
+    /// # Panics
+    ///
+    /// On the system's clock, which nobody turns.
+    pub fn set(&self, now: Timestamp) {
+        let Kind::Manual(manual) = &self.0 else { panic!("only a manual clock can be set") };
+        manual.now.store(now.as_micros(), Ordering::Release);
+        manual.turned.notify_waiters();
+    }
+
+    /// Turns a manual clock forwards.
+    ///
+    /// # Panics
+    ///
+    /// As [`Clock::set`].
+    pub fn advance(&self, by: impl Into<Micros>) {
+        self.set(self.now().after(by.into()));
+    }
+
+    /// Waits until so much time has passed; on a manual clock until it was turned that far.
+    pub async fn sleep(&self, wait: Micros) {
+        match &self.0 {
+            Kind::System(_) => tokio::time::sleep(wait.as_duration()).await,
+            Kind::Manual(manual) => {
+                let until = self.now().after(wait);
+                loop {
+                    let turned = manual.turned.notified();
+                    if self.now() >= until {
+                        return;
+                    }
+                    turned.await;
+                }
+            }
+        }
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Clock::system()
+    }
+}
+
+impl Anchor {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        let elapsed = self.start.elapsed();
+        let elapsed = elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros());
+        if elapsed >= self.check_at.load(Ordering::Relaxed) {
+            self.check(elapsed);
+        }
+        let unix_at_start = self.unix_at_start.load(Ordering::Relaxed);
+        Timestamp::from_micros(unix_at_start.saturating_add_unsigned(elapsed))
+    }
+
+    /// Re-anchors when the wall clock was set. Whoever comes first does it; the others go on with the old anchor.
+    #[cold]
+    fn check(&self, elapsed: u64) {
+        self.check_at.store(elapsed + CHECK_EVERY, Ordering::Relaxed);
+        let anchor = unix_micros().saturating_sub_unsigned(elapsed);
+        if anchor.abs_diff(self.unix_at_start.load(Ordering::Relaxed)) > STEP {
+            self.unix_at_start.store(anchor, Ordering::Relaxed);
+        }
+    }
+}
+
+fn unix_micros() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sleeper_on_a_manual_clock_wakes_when_it_is_turned_far_enough() {
+        let clock = Clock::manual(Timestamp::from_micros(0));
+        let sleeper = tokio::spawn({
+            let clock = clock.clone();
+            async move { clock.sleep(Micros::new(10)).await }
+        });
+        clock.advance(Micros::new(9));
+        tokio::task::yield_now().await;
+        assert!(!sleeper.is_finished());
+        while !sleeper.is_finished() {
+            clock.advance(Micros::new(1));
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn a_wall_clock_that_was_set_shows_at_the_next_check() {
+        let Clock(Kind::System(anchor)) = Clock::system() else { unreachable!() };
+        let honest = anchor.now();
+        anchor.unix_at_start.fetch_sub(3_600_000_000, Ordering::Relaxed);
+        assert!(anchor.now() < honest);
+        anchor.check_at.store(0, Ordering::Relaxed);
+        assert!(anchor.now() >= honest);
+    }
+}

@@ -1,0 +1,258 @@
+//! The limiter: rules and a store, and the whole flow of a decision.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use tollgate_core::rule::Mismatch;
+use tollgate_core::{Decision, Descriptor, Micros, RuleIndex, RuleSet, Ruling, Timestamp, Verdicts};
+
+use crate::clock::Clock;
+use crate::store::{AnyStore, Store, StoreError};
+
+/// Decides requests by rules.
+///
+/// ```
+/// use tollgate::{Descriptor, Limiter, MemoryStore, rules};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let rules = rules::parse("rules.yaml", r#"
+/// rules:
+///   - { name: per-user, key: "user:{user_id}", limit: 10/s burst 2 }
+/// "#)?;
+/// let limiter = Limiter::new(rules, MemoryStore::new());
+///
+/// let request = Descriptor::new().with("user_id", "42");
+/// assert!(limiter.check(&request, 1).await?.allowed());
+/// assert!(limiter.check(&request, 1).await?.allowed());
+/// let refused = limiter.check(&request, 1).await?;
+/// assert!(!refused.allowed());
+/// assert_eq!(refused.rule(), Some("per-user"));
+/// assert!(refused.retry_after().is_some_and(|wait| wait.get() <= 100_000));
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Limiter<S = AnyStore> {
+    rules: ArcSwap<RuleSet>,
+    store: S,
+    clock: Clock,
+}
+
+/// A decision together with the rules that made it.
+#[derive(Debug)]
+pub struct Answer {
+    decision: Decision,
+    rules: Snapshot,
+}
+
+/// One rule set, held for as long as somebody needs it; taking it counts nothing and waits for nobody.
+pub struct Snapshot(Guard<Arc<RuleSet>>);
+
+/// How a rule met a request, for [`Limiter::explain`].
+#[derive(Debug)]
+pub struct Explanation<'r> {
+    /// The rule.
+    pub rule: RuleIndex,
+    /// Why it does not apply, unless it does.
+    pub mismatch: Option<Mismatch<'r>>,
+    /// Another rule that stands in for it, where that is why it does not apply.
+    pub replaced: bool,
+}
+
+/// What is done to the buckets of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Check,
+    Peek,
+    Refund,
+    Reset,
+}
+
+impl<S: Store> Limiter<S> {
+    /// A limiter over a store, on the system's clock.
+    pub fn new(rules: impl Into<Arc<RuleSet>>, store: impl Into<S>) -> Self {
+        Self::with_clock(rules, store, Clock::system())
+    }
+
+    /// The same on another clock, by which [`until_allowed`](Self::until_allowed) waits.
+    pub fn with_clock(rules: impl Into<Arc<RuleSet>>, store: impl Into<S>, clock: Clock) -> Self {
+        Limiter { rules: ArcSwap::new(rules.into()), store: store.into(), clock }
+    }
+
+    /// Decides one request and charges its cost if it may pass.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer.
+    #[inline]
+    pub async fn check(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
+        self.check_within(request, cost, Micros::MAX).await
+    }
+
+    /// As [`check`](Self::check), but a request that would be held for longer than `patience` is refused and
+    /// charged nothing.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer.
+    pub async fn check_within(
+        &self,
+        request: &Descriptor<'_>,
+        cost: u64,
+        patience: Micros,
+    ) -> Result<Answer, StoreError> {
+        self.decide(request, cost, patience, Verb::Check).await
+    }
+
+    /// Answers what [`check`](Self::check) would, and charges nothing.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer.
+    pub async fn peek(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
+        self.decide(request, cost, Micros::MAX, Verb::Peek).await
+    }
+
+    /// Gives the cost of a request back to every limit that matches it.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer.
+    pub async fn refund(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
+        self.decide(request, cost, Micros::MAX, Verb::Refund).await
+    }
+
+    /// Forgets every bucket of a request.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer.
+    pub async fn reset(&self, request: &Descriptor<'_>) -> Result<Answer, StoreError> {
+        self.decide(request, 1, Micros::MAX, Verb::Reset).await
+    }
+
+    /// The whole flow: match, decide at the store, answer.
+    #[inline]
+    async fn decide(
+        &self,
+        request: &Descriptor<'_>,
+        cost: u64,
+        patience: Micros,
+        verb: Verb,
+    ) -> Result<Answer, StoreError> {
+        let rules = self.rules(); // one snapshot: a reload never splits a request
+        let decision = match rules.ruling(request, cost, patience) {
+            Ruling::Denied(rule) => Decision::denied(rule),
+            Ruling::Exempt => Decision::unlimited(),
+            Ruling::Limited(limited) => {
+                let mut verdicts = Verdicts::new();
+                match verb {
+                    Verb::Check => self.store.charge(&limited.hits, &mut verdicts).await?,
+                    Verb::Peek => self.store.peek(&limited.hits, &mut verdicts).await?,
+                    Verb::Refund => self.store.refund(&limited.hits, &mut verdicts).await?,
+                    Verb::Reset => self.store.reset(&limited.hits, &mut verdicts).await?,
+                }
+                Decision::strictest(&rules, &limited, &verdicts)
+            }
+        };
+        Ok(Answer { decision, rules })
+    }
+
+    /// Waits until a request may pass, charges it and holds it for its delay; for background jobs and batches.
+    ///
+    /// Gives up, charging nothing, as soon as it is clear that the turn would come after `deadline`. Whoever
+    /// drops this future while it waits for a leaky bucket's delay has spent the place in the queue.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer.
+    pub async fn until_allowed(
+        &self,
+        request: &Descriptor<'_>,
+        cost: u64,
+        deadline: Timestamp,
+    ) -> Result<Answer, StoreError> {
+        loop {
+            let left =
+                Micros::new(u64::try_from(deadline.as_micros() - self.clock.now().as_micros()).unwrap_or(0));
+            let answer = self.check_within(request, cost, left).await?;
+            match answer.retry_after() {
+                _ if answer.allowed() => {
+                    self.clock.sleep(answer.delay()).await;
+                    return Ok(answer);
+                }
+                Some(wait) if wait <= left => self.clock.sleep(wait).await,
+                _ => return Ok(answer),
+            }
+        }
+    }
+
+    /// How every rule met a request, in the order of the set.
+    pub fn explain<'r>(&self, rules: &'r RuleSet, request: &Descriptor<'_>) -> Vec<Explanation<'r>> {
+        let matched = rules.matching(request);
+        let explain = |(rule, candidate): (RuleIndex, &'r tollgate_core::Rule)| {
+            let mismatch = candidate.applies_to(request).err();
+            Explanation { rule, replaced: mismatch.is_none() && !matched.contains(&rule), mismatch }
+        };
+        (0..).zip(rules.rules()).map(explain).collect()
+    }
+
+    /// The rules as they are now.
+    #[inline]
+    pub fn rules(&self) -> Snapshot {
+        Snapshot(self.rules.load())
+    }
+
+    /// Replaces the rules, between two requests. What was used stays used.
+    pub fn set_rules(&self, rules: impl Into<Arc<RuleSet>>) {
+        self.rules.store(rules.into());
+    }
+
+    /// The store.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The clock.
+    pub const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
+
+impl Answer {
+    /// The rules that made the decision.
+    pub fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
+    /// The rule that speaks, by its label.
+    pub fn rule(&self) -> Option<&str> {
+        self.decision.speaker().map(|tier| self.rules.rule(tier.rule).label())
+    }
+}
+
+impl Deref for Answer {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.decision
+    }
+}
+
+impl Deref for Snapshot {
+    type Target = RuleSet;
+
+    fn deref(&self) -> &RuleSet {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests;

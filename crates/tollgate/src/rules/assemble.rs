@@ -1,0 +1,194 @@
+//! From drafts to a rule set, with core's errors put where they were written.
+
+use std::mem;
+
+use tollgate_core::rule::{FieldError, FieldProblem};
+use tollgate_core::{ConditionError, Draft, Rule, RuleSet, SetError};
+
+use super::fields;
+use super::findings::{Finding, Findings, Span, clip};
+use super::read::Written;
+use super::tree::{Node, Value, find};
+
+/// Builds every rule and puts them together. There is a set only if nothing was found, here or before.
+pub(super) fn set(mut written: Vec<Written<'_>>, findings: &mut Findings) -> Option<RuleSet> {
+    let mut rules = Rules::default();
+    for (place, rule) in written.iter_mut().enumerate() {
+        if findings.is_full() {
+            break;
+        }
+        match build(rule, findings) {
+            Some(good) => rules.push(good, place),
+            None => {
+                rules.broken.push(place);
+                stand_in(rule, place).into_iter().for_each(|rule| rules.push(rule, place));
+            }
+        }
+    }
+    let built = if findings.is_full() { None } else { join(rules, &written, findings) };
+    label(&written, findings);
+    built.filter(|_| findings.is_empty())
+}
+
+/// What the set is made of, and where that was written.
+#[derive(Default)]
+struct Rules {
+    rules: Vec<Rule>,
+    /// The place of each among all that were written.
+    places: Vec<usize>,
+    /// The places of those that did not build.
+    broken: Vec<usize>,
+}
+
+impl Rules {
+    fn push(&mut self, rule: Rule, place: usize) {
+        self.rules.push(rule);
+        self.places.push(place);
+    }
+}
+
+/// Makes one rule of its draft.
+pub(super) fn build(rule: &mut Written<'_>, findings: &mut Findings) -> Option<Rule> {
+    let mark = findings.len();
+    let built = match mem::take(&mut rule.draft).build() {
+        Ok(built) => Some(built),
+        Err(errors) => {
+            let news = errors.into_iter().filter(|error| !is_a_consequence(rule, error.field.name));
+            news.for_each(|error| findings.add(locate(rule, &error)));
+            None
+        }
+    };
+    if let Some(label) = &rule.label {
+        findings.label_since(mark, label);
+    }
+    built
+}
+
+/// Whether what core says of a field only follows from what was reported before.
+fn is_a_consequence(rule: &Written<'_>, field: &str) -> bool {
+    const OF_THE_LIMIT: [&str; 5] = ["limit", "algorithm", "window", "time_zone", "aligned"];
+    rule.is_broken(field)
+        || (field == "limit" && rule.value("limit").is_none() && rule.is_broken("action"))
+        // What the algorithm is decides what the others may be.
+        || (field != "limit" && OF_THE_LIMIT.contains(&field) && OF_THE_LIMIT.iter().any(|of| rule.is_broken(of)))
+}
+
+/// Takes the place of a broken rule, so that its name and what it replaces are looked at all the same.
+fn stand_in(rule: &Written<'_>, place: usize) -> Option<Rule> {
+    let unlike_any_name = format!("the rule without a name, number {place}");
+    let mut draft = Draft {
+        name: Some(unlike_any_name),
+        key: "global".to_owned(),
+        action: Some("deny".to_owned()),
+        ..Draft::default()
+    };
+    for field in ["name", "replaces"] {
+        if let Some(node) = rule.value(field) {
+            fields::read(&mut draft, field, node, &mut Findings::default());
+        }
+    }
+    draft.build().ok()
+}
+
+fn locate(rule: &Written<'_>, error: &FieldError) -> Finding {
+    let field = error.field.name;
+    let text = error.problem.to_string();
+    let Some(node) = rule.value(field).filter(|node| !node.is_null()) else {
+        return Finding::from_text(rule.head, &text);
+    };
+    if let Some(key) = &error.field.key {
+        let finding = Finding::from_text(condition(node, key, &error.problem), &text);
+        return Finding { message: format!("{field}: {}", finding.message), ..finding };
+    }
+    let finding = Finding::from_text(node.span, &text);
+    let names_the_field = text.starts_with(field) || text.contains(&format!("`{field}`"));
+    let message = match node.text() {
+        _ if names_the_field => finding.message,
+        _ if error.problem == FieldProblem::Empty => format!("{field} {}", finding.message),
+        Some(value) if !text.contains(&format!("`{value}`")) => {
+            format!("{field} `{}`: {}", clip(value), finding.message)
+        }
+        _ => format!("{field}: {}", finding.message),
+    };
+    Finding { message, ..finding }
+}
+
+/// The place of a condition: the value that is wrong if there is one, else the attribute.
+fn condition(when: &Node<'_>, attribute: &str, problem: &FieldProblem) -> Span {
+    let Value::Map(entries) = &when.value else { return when.span };
+    let Some(entry) = find(entries, attribute) else { return when.head() };
+    let culprit = match problem {
+        FieldProblem::Condition(ConditionError::Network { text }) => item(&entry.value, text),
+        _ => None,
+    };
+    culprit.unwrap_or(entry.key.span)
+}
+
+/// The place of a text, in a list or alone.
+fn item(node: &Node<'_>, text: &str) -> Option<Span> {
+    let items = match &node.value {
+        Value::List(items) => &items[..],
+        _ => std::slice::from_ref(node),
+    };
+    items.iter().find(|item| item.text() == Some(text)).map(|item| item.span)
+}
+
+/// Puts the rules together; what is wrong between them is found even when some are broken.
+fn join(rules: Rules, written: &[Written<'_>], findings: &mut Findings) -> Option<RuleSet> {
+    let errors = match RuleSet::new(rules.rules) {
+        Ok(set) => return Some(set),
+        Err(errors) => errors,
+    };
+    // How a broken rule without a name would have been shown is not known, only that its key comes first.
+    let may_be_broken = |name: &str| {
+        let mut labels = rules.broken.iter().filter_map(|place| written[*place].label.as_deref());
+        labels.any(|label| name.starts_with(label))
+    };
+    for error in errors {
+        if !matches!(&error, SetError::UnknownReplaced { given, .. } if may_be_broken(given)) {
+            findings.add(between(&error, &rules.places, written));
+        }
+    }
+    None
+}
+
+fn between(error: &SetError, places: &[usize], written: &[Written<'_>]) -> Finding {
+    let rule = &written[places[error.rule()]];
+    let replaces = rule.value("replaces");
+    let finding = match error {
+        SetError::Duplicate { first, label, .. } => {
+            let what = if rule.value("name").is_some() { "name" } else { "rule" };
+            let finding = Finding::new(title(rule), format!("the {what} `{}` is given twice", clip(label)));
+            finding.earlier(title(&written[places[*first]])).help("give one of them another `name`")
+        }
+        SetError::UnknownReplaced { given, .. } => {
+            let place = replaces.and_then(|node| item(node, given)).unwrap_or(rule.head);
+            Finding::from_text(place, &error.to_string())
+        }
+        SetError::ReplacesItself { .. } => {
+            let message = "it replaces itself, directly or through others, so none of them would apply";
+            Finding::new(replaces.map_or(rule.head, |node| node.span), message).help("drop one `replaces`")
+        }
+        _ => Finding::from_text(rule.head, &error.to_string()),
+    };
+    Finding { rule: rule.label.clone(), ..finding }
+}
+
+/// Where a rule says who it is.
+fn title(rule: &Written<'_>) -> Span {
+    ["name", "key"]
+        .into_iter()
+        .filter_map(|field| rule.value(field))
+        .find(|value| !value.is_null())
+        .map_or(rule.head, |value| value.span)
+}
+
+/// Says of which rule the findings are that were made before anybody knew of rules.
+pub(super) fn label(written: &[Written<'_>], findings: &mut Findings) {
+    for finding in findings.unlabelled() {
+        let at = finding.span.start;
+        let next = written.partition_point(|rule| rule.span.start <= at);
+        let around = next.checked_sub(1).map(|place| &written[place]).filter(|rule| at < rule.span.end);
+        finding.rule = around.and_then(|rule| rule.label.clone());
+    }
+}

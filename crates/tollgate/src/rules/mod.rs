@@ -1,0 +1,112 @@
+//! Rules files: from YAML to a [`RuleSet`], or to everything that is wrong with it.
+//!
+//! ```text
+//! text --load--> tree --read--> drafts --assemble--> RuleSet
+//!            everything wrong on the way --report--> RulesError
+//! ```
+//!
+//! Each stage goes on after a mistake, so an operator sees all of them at once, each with its line, a caret and
+//! what to write. Only text that is not YAML stops there. Values are text as written: `user_id: [666, "666"]` is
+//! twice the same, and `plan: 1.50` is the plan `1.50`. JSON is YAML, so a JSON body is read the same way.
+//!
+//! Anchors, aliases and merge keys (`<<: *name`) work. Whatever the text, reading it is bounded: in size, depth,
+//! number of values, and in what its aliases stand for.
+//!
+//! This works on the parser's events rather than through serde, which stops at the first mistake and reads
+//! `1.50` as `1.5`.
+
+mod assemble;
+mod fields;
+mod findings;
+mod load;
+mod read;
+mod render;
+mod report;
+mod schema;
+mod syntax;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use tollgate_core::{Draft, Rule, RuleSet};
+
+use findings::Findings;
+use read::Written;
+use tree::Node;
+
+pub use render::Style;
+pub use report::{Problem, RulesError};
+pub use schema::schema;
+
+/// Reads a rules file; `source` is what errors call it.
+///
+/// ```
+/// # use tollgate::rules;
+/// let rules = rules::parse("rules.yaml", "rules: [{ key: 'user:{user_id}', limit: 10/s burst 50 }]")?;
+/// assert_eq!(rules.rules()[0].label(), "user:{user_id} 1s");
+///
+/// let error = rules::parse("rules.yaml", "rules: [{ key: global, limt: 10/s }]").unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "rules.yaml:1:24: rule `global`: unknown field `limt`; did you mean `limit`?",
+/// );
+/// # Ok::<(), rules::RulesError>(())
+/// ```
+///
+/// # Errors
+///
+/// Everything that is wrong with the file.
+pub fn parse(source: &str, text: &str) -> Result<RuleSet, RulesError> {
+    read_with(source, text, read::file, assemble::set)
+}
+
+/// Reads a bare list of rules, such as the `rules` of a trace line or of a JSON body.
+///
+/// # Errors
+///
+/// Everything that is wrong with the list.
+pub fn parse_list(source: &str, text: &str) -> Result<RuleSet, RulesError> {
+    read_with(source, text, read::list, assemble::set)
+}
+
+/// Reads a single rule, such as a JSON body.
+///
+/// # Errors
+///
+/// Everything that is wrong with the rule. What it replaces is the set's business.
+pub fn parse_rule(source: &str, text: &str) -> Result<Rule, RulesError> {
+    let read = |node: &_, findings: &mut _| read::rule(node, findings).into_iter().collect();
+    read_with(source, text, read, |mut rules: Vec<Written<'_>>, findings| {
+        let rule = rules.first_mut().and_then(|rule| assemble::build(rule, findings));
+        assemble::label(&rules, findings);
+        rule
+    })
+}
+
+/// Reads a rules file without building its rules: fields and types are checked, what they say is not.
+///
+/// # Errors
+///
+/// What is wrong with the shape of the file.
+pub fn parse_drafts(source: &str, text: &str) -> Result<Vec<Draft>, RulesError> {
+    read_with(source, text, read::file, |rules, findings| {
+        assemble::label(&rules, findings);
+        Some(rules.into_iter().map(|rule| rule.draft).collect())
+    })
+}
+
+/// Loads, reads and finishes a text, and turns whatever was found into an error.
+fn read_with<'t, T>(
+    source: &str,
+    text: &'t str,
+    read: impl FnOnce(&Node<'t>, &mut Findings) -> Vec<Written<'t>>,
+    finish: impl FnOnce(Vec<Written<'t>>, &mut Findings) -> Option<T>,
+) -> Result<T, RulesError> {
+    let mut findings = Findings::default();
+    let read = load::load(text, &mut findings).map(|root| read(&root, &mut findings));
+    let finished = read.and_then(|rules| finish(rules, &mut findings));
+    match finished {
+        Some(finished) if findings.is_empty() => Ok(finished),
+        _ => Err(RulesError::new(source, text, findings)),
+    }
+}

@@ -1,0 +1,419 @@
+//! One shard: a flat table of 32-byte slots, probed in a line.
+//!
+//! A slot is the 128-bit hash of a key and 16 bytes of state; the key itself is not stored. Two slots share a
+//! cache line, so a decision on a key that is not cached costs about one miss. The table grows by a fifth at a
+//! time, and every insertion looks at a few slots in turn and drops those that are as good as new, so by the
+//! time the table is full again it has been swept once.
+
+use tollgate_core::Limit;
+use tollgate_core::algorithm::State;
+
+use super::packed::{Content, Packed};
+
+/// The 128-bit keyed hash of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct KeyHash(pub(super) u128);
+
+impl KeyHash {
+    /// Where in a table of `slots` the search begins.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half, then a number below `slots`")]
+    const fn home(self, slots: usize) -> usize {
+        (((self.0 as u32) as u64 * slots as u64) >> 32) as usize
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(align(32))]
+struct Slot {
+    hash: KeyHash,
+    state: Packed,
+}
+
+const FREE: Slot = Slot { hash: KeyHash(0), state: Packed::EMPTY };
+const SLOT_BYTES: usize = size_of::<Slot>();
+/// Slots of the smallest table.
+const SMALLEST: usize = 8;
+/// Slots looked at by each insertion.
+const SWEPT_PER_INSERT: usize = 8;
+/// Slots looked at by an insertion into a table that may not grow.
+const SWEPT_WHEN_FULL: usize = 32;
+
+/// What one shard may hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ShardBounds {
+    pub(super) buckets: usize,
+    pub(super) bytes: usize,
+}
+
+/// The part every decision reads fits into a cache line together with the lock around it.
+#[derive(Debug)]
+pub(super) struct Shard {
+    slots: Box<[Slot]>,
+    len: usize,
+    rest: Box<Rest>,
+}
+
+#[derive(Debug)]
+pub(super) struct Rest {
+    wide: Vec<WidePlace>,
+    free_places: Vec<u32>,
+    wide_bytes: usize,
+    cursor: usize,
+    bounds: ShardBounds,
+    /// States that were as good as new and were dropped.
+    pub(super) dropped: u64,
+    pub(super) clock_steps: u64,
+    /// Charges that an overflow bucket took for a key without a place of its own.
+    pub(super) overflowed: u64,
+}
+
+impl std::ops::Deref for Shard {
+    type Target = Rest;
+
+    fn deref(&self) -> &Rest {
+        &self.rest
+    }
+}
+
+impl std::ops::DerefMut for Shard {
+    fn deref_mut(&mut self) -> &mut Rest {
+        &mut self.rest
+    }
+}
+
+/// A state that does not fit into a slot. It is gone for the moment while a decision looks at it.
+#[derive(Debug)]
+pub(super) struct Wide {
+    pub(super) state: State,
+    pub(super) limit: Box<Limit>,
+}
+
+#[derive(Debug, Default)]
+struct WidePlace(Option<Box<Wide>>);
+
+impl Shard {
+    pub(super) fn new(bounds: ShardBounds) -> Self {
+        let rest = Rest {
+            wide: Vec::new(),
+            free_places: Vec::new(),
+            wide_bytes: 0,
+            cursor: 0,
+            bounds,
+            dropped: 0,
+            clock_steps: 0,
+            overflowed: 0,
+        };
+        Shard { slots: Box::default(), len: 0, rest: Box::new(rest) }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What the shard occupies.
+    pub(super) fn bytes(&self) -> usize {
+        self.slots.len() * SLOT_BYTES + self.wide_bytes
+    }
+
+    /// Where a key's slot is.
+    #[inline]
+    pub(super) fn find(&self, hash: KeyHash) -> Option<usize> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        let mut at = hash.home(self.slots.len());
+        loop {
+            let slot = &self.slots[at];
+            if slot.state.is_empty() {
+                return None;
+            }
+            if slot.hash == hash {
+                return Some(at);
+            }
+            at = self.next(at);
+        }
+    }
+
+    /// Whether a slot is still this key's: an insertion for another hit may have moved it.
+    #[inline]
+    pub(super) fn holds(&self, at: usize, hash: KeyHash) -> bool {
+        self.slots.get(at).is_some_and(|slot| slot.hash == hash && !slot.state.is_empty())
+    }
+
+    #[inline]
+    pub(super) fn content(&self, at: usize) -> Packed {
+        self.slots[at].state
+    }
+
+    /// Takes a wide state out, to be put back when the decision is made.
+    pub(super) fn borrow_wide(&mut self, place: u32) -> Wide {
+        let wide = self.wide[place as usize].0.take().expect("one decision at a time holds the shard");
+        self.wide_bytes -= wide.bytes();
+        *wide
+    }
+
+    /// Puts a wide state back.
+    pub(super) fn return_wide(&mut self, place: u32, mut wide: Wide) {
+        let others = self.slots.len() * SLOT_BYTES + self.wide_bytes;
+        wide.shorten_to(self.bounds.bytes.saturating_sub(others));
+        self.wide_bytes += wide.bytes();
+        self.wide[place as usize].0 = Some(Box::new(wide));
+    }
+
+    /// Overwrites the state of a slot that stays narrow.
+    #[inline]
+    pub(super) fn overwrite(&mut self, at: usize, state: Packed) {
+        self.slots[at].state = state;
+    }
+
+    /// Turns a narrow slot wide.
+    pub(super) fn widen(&mut self, at: usize, wide: Wide) {
+        let place = self.new_wide_place();
+        self.return_wide(place, wide);
+        self.slots[at].state = Packed::wide(place);
+    }
+
+    /// Turns a wide slot, whose state was taken out, narrow.
+    pub(super) fn narrow(&mut self, at: usize, place: u32, state: Packed) {
+        self.free_places.push(place);
+        self.slots[at].state = state;
+    }
+
+    /// What is kept in a wide place.
+    pub(super) fn wide_state(&self, place: u32) -> Option<&State> {
+        self.wide[place as usize].0.as_ref().map(|wide| &wide.state)
+    }
+
+    /// Sweeps a little, and answers whether so many new keys are within bounds.
+    pub(super) fn make_room(&mut self, keys: usize, is_new: impl Fn(Packed, Option<&Wide>) -> bool) -> bool {
+        self.sweep(SWEPT_PER_INSERT, &is_new);
+        if self.has_room(keys) {
+            return true;
+        }
+        self.sweep(SWEPT_WHEN_FULL, &is_new);
+        self.has_room(keys)
+    }
+
+    fn has_room(&self, keys: usize) -> bool {
+        let len = self.len + keys;
+        let slots = if len * 5 > self.slots.len() * 4 { grown(self.slots.len()) } else { self.slots.len() };
+        len <= self.bounds.buckets && slots * SLOT_BYTES + self.wide_bytes <= self.bounds.bytes
+    }
+
+    /// Adds a key that is not there, for which [`make_room`](Self::make_room) found room.
+    pub(super) fn insert(&mut self, hash: KeyHash, state: NewState) {
+        if (self.len + 1) * 5 > self.slots.len() * 4 {
+            self.resize(grown(self.slots.len()));
+        }
+        let state = match state {
+            NewState::Narrow(packed) => packed,
+            NewState::Wide(wide) => {
+                let place = self.new_wide_place();
+                self.return_wide(place, wide);
+                Packed::wide(place)
+            }
+        };
+        self.place(Slot { hash, state });
+        self.len += 1;
+    }
+
+    fn new_wide_place(&mut self) -> u32 {
+        self.free_places.pop().unwrap_or_else(|| {
+            self.wide.push(WidePlace::default());
+            u32::try_from(self.wide.len() - 1).expect("a shard has fewer than 2^32 buckets")
+        })
+    }
+
+    /// Forgets the bucket in a slot. Its wide state, if it had one, goes too.
+    pub(super) fn remove(&mut self, at: usize) {
+        if let Content::Wide(place) = self.slots[at].state.content() {
+            if let Some(wide) = self.wide[place as usize].0.take() {
+                self.wide_bytes -= wide.bytes();
+            }
+            self.free_places.push(place);
+        }
+        self.len -= 1;
+        // Close the gap: whatever was pushed past it moves back, so that no tombstones are needed.
+        let mut gap = at;
+        let mut next = self.next(at);
+        while !self.slots[next].state.is_empty() {
+            let home = self.slots[next].hash.home(self.slots.len());
+            if self.distance(home, next) >= self.distance(gap, next) {
+                self.slots[gap] = self.slots[next];
+                gap = next;
+            }
+            next = self.next(next);
+        }
+        self.slots[gap] = FREE;
+    }
+
+    /// Looks at the next few slots in turn and drops what is as good as new.
+    pub(super) fn sweep(&mut self, steps: usize, is_new: impl Fn(Packed, Option<&Wide>) -> bool) {
+        for _ in 0..steps.min(self.slots.len()) {
+            if self.cursor >= self.slots.len() {
+                self.cursor = 0;
+                self.shrink();
+            }
+            let at = self.cursor;
+            let state = self.slots[at].state;
+            let droppable = match state.content() {
+                Content::Empty => false,
+                Content::Narrow(_) => is_new(state, None),
+                // A wide state that a decision holds right now is in use.
+                Content::Wide(place) => {
+                    self.wide[place as usize].0.as_ref().is_some_and(|wide| is_new(state, Some(wide)))
+                }
+            };
+            if droppable {
+                // The gap may be filled from behind: look at this slot again.
+                self.remove(at);
+                self.dropped += 1;
+            } else {
+                self.cursor += 1;
+            }
+        }
+    }
+
+    /// Gives memory back after a flood has drained away.
+    fn shrink(&mut self) {
+        if self.slots.len() > 4 * SMALLEST && self.len * 4 < self.slots.len() {
+            self.resize((self.len * 3 / 2).max(SMALLEST));
+        }
+        if self.free_places.len() == self.wide.len() {
+            (self.rest.wide, self.rest.free_places) = (Vec::new(), Vec::new());
+        }
+    }
+
+    #[cold]
+    fn resize(&mut self, slots: usize) {
+        let old = std::mem::replace(&mut self.slots, vec![FREE; slots].into_boxed_slice());
+        old.into_iter().filter(|slot| !slot.state.is_empty()).for_each(|slot| self.place(slot));
+        self.cursor = 0;
+    }
+
+    fn place(&mut self, slot: Slot) {
+        let mut at = slot.hash.home(self.slots.len());
+        while !self.slots[at].state.is_empty() {
+            at = self.next(at);
+        }
+        self.slots[at] = slot;
+    }
+
+    #[inline]
+    fn next(&self, at: usize) -> usize {
+        if at + 1 == self.slots.len() { 0 } else { at + 1 }
+    }
+
+    /// Steps from one slot forward to another.
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.slots.len() - from }
+    }
+}
+
+/// A state on its way into the table.
+#[derive(Debug)]
+pub(super) enum NewState {
+    Narrow(Packed),
+    Wide(Wide),
+}
+
+fn grown(slots: usize) -> usize {
+    (slots + slots / 5 + 1).max(SMALLEST)
+}
+
+impl Wide {
+    pub(super) fn new(state: State, limit: &Limit) -> Self {
+        Wide { state, limit: Box::new(limit.clone()) }
+    }
+
+    fn bytes(&self) -> usize {
+        let entries = match &self.state {
+            State::SlidingWindowLog(log) => {
+                log.entries.capacity() * size_of::<tollgate_core::algorithm::Entry>()
+            }
+            _ => 0,
+        };
+        size_of::<Wide>() + size_of::<Limit>() + size_of::<WidePlace>() + entries
+    }
+
+    /// Makes a log fit into what is left: its newest entries are counted as one, at the later instant. That
+    /// refuses a little early and never late.
+    fn shorten_to(&mut self, bytes: usize) {
+        if self.bytes() > bytes
+            && let State::SlidingWindowLog(log) = &mut self.state
+        {
+            log.merge_newest();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::Timestamp;
+    use tollgate_core::algorithm::Debt;
+
+    fn hash(n: u64) -> KeyHash {
+        KeyHash(u128::from(n).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_0C5B_0A1D_3E55))
+    }
+
+    fn state(n: u64) -> Packed {
+        let limit = "1/s".parse().unwrap();
+        let debt = State::TokenBucket(Debt { debt: n + 1, p: 1, last: Timestamp::from_micros(0) });
+        Packed::narrow(&debt, 0, &limit).unwrap()
+    }
+
+    fn filled(keys: u64, bounds: usize) -> Shard {
+        let mut shard = Shard::new(ShardBounds { buckets: bounds, bytes: usize::MAX });
+        for n in 0..keys {
+            assert!(shard.make_room(1, |_, _| false));
+            shard.insert(hash(n), NewState::Narrow(state(n)));
+        }
+        shard
+    }
+
+    #[test]
+    fn what_was_inserted_is_found_and_what_was_removed_is_not() {
+        let mut shard = filled(2_000, usize::MAX);
+        for n in (0..2_000).step_by(3) {
+            let at = shard.find(hash(n)).unwrap();
+            shard.remove(at);
+        }
+        for n in 0..2_000 {
+            let found = shard.find(hash(n)).map(|at| shard.content(at));
+            assert_eq!(found, (n % 3 != 0).then(|| state(n)), "{n}");
+        }
+        assert_eq!(shard.len(), 2_000 - 667);
+    }
+
+    #[test]
+    fn a_full_shard_has_room_again_once_something_is_as_good_as_new() {
+        let mut shard = filled(100, 100);
+        assert!(!shard.make_room(1, |_, _| false));
+        let droppable = |packed: Packed, _: Option<&Wide>| packed == state(3);
+        assert!((0..10).any(|_| shard.make_room(1, droppable)), "a few attempts look at every slot");
+        assert_eq!((shard.len(), shard.dropped), (99, 1));
+        assert_eq!(shard.find(hash(3)), None);
+    }
+
+    #[test]
+    fn a_drained_flood_gives_its_memory_back() {
+        let mut shard = filled(10_000, usize::MAX);
+        let flooded = shard.bytes();
+        for _ in 0..5_000 {
+            shard.sweep(8, |packed, _| packed != state(7));
+        }
+        assert_eq!(shard.len(), 1);
+        assert!(shard.bytes() * 100 < flooded);
+        assert!(shard.find(hash(7)).is_some());
+    }
+
+    #[test]
+    fn the_table_is_never_less_than_two_thirds_full_while_it_grows() {
+        for keys in [1_000, 1_100, 1_200, 5_000, 6_000, 50_000] {
+            let shard = filled(keys, usize::MAX);
+            assert!(shard.bytes() <= shard.len() * 49, "{keys} keys in {} bytes", shard.bytes());
+        }
+    }
+}

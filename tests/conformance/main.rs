@@ -1,0 +1,38 @@
+//! One body, every store: random traces through the store and the model, every field of every verdict compared
+//! (law 10). Failing traces are kept in `conformance/regressions`.
+
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use tollgate::{Bounds, Clock, MemoryStore, Timestamp};
+use tollgate_tests::trace::{any_trace, compare};
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("conformance/regressions"))),
+        ..ProptestConfig::default()
+    }
+}
+
+fn memory() -> (MemoryStore, Clock) {
+    let clock = Clock::manual(Timestamp::from_micros(0));
+    (MemoryStore::with(clock.clone(), Bounds::default()), clock)
+}
+
+proptest! {
+    #![proptest_config(config(4_000))]
+
+    #[test]
+    fn memory_agrees_with_the_model_on_one_tier((tiers, steps) in any_trace(1, 60)) {
+        let (store, clock) = memory();
+        let clock_steps = compare(&store, &clock, &tiers, &steps)?;
+        prop_assert_eq!(store.stats().clock_steps, clock_steps);
+    }
+
+    #[test]
+    fn memory_agrees_with_the_model_on_several_tiers((tiers, steps) in any_trace(4, 40)) {
+        let (store, clock) = memory();
+        let clock_steps = compare(&store, &clock, &tiers, &steps)?;
+        prop_assert_eq!(store.stats().clock_steps, clock_steps);
+    }
+}

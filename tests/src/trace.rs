@@ -1,0 +1,345 @@
+//! Random traces over a few tiers and keys, and the machinery to run one through a store and the model at once.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use proptest::prelude::*;
+use tollgate::core::algorithm::Demand;
+use tollgate::core::limit::{Algorithm, Calendar, CalendarUnit, Opening, Phase, Ticks};
+use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
+use tollgate::{Clock, Descriptor, Limit, Micros, Store, Timestamp, Verdict};
+
+use crate::model::{self, Model};
+
+/// A request kind, or what else happens to buckets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// Charge.
+    Check,
+    /// Look.
+    Peek,
+    /// Give back.
+    Refund,
+    /// Forget.
+    Reset,
+}
+
+/// One line of a trace.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// How far the clock is turned first, back when negative.
+    pub turn: i64,
+    /// What happens.
+    pub verb: Verb,
+    /// To whom.
+    pub user: u8,
+    /// Which tiers take part, as bits.
+    pub tiers: u8,
+    /// The cost each tier is asked for, as a part of its capacity in eighths, and a few on top.
+    pub cost: (u8, u8),
+    /// Which of its two limits each tier has from now on, as bits.
+    pub config: u8,
+}
+
+/// One tier: two limits to switch between, and whether it only watches.
+#[derive(Debug, Clone)]
+pub struct TierSpec {
+    /// The limits.
+    pub limits: [Limit; 2],
+    /// Whether it is on trial.
+    pub shadow: bool,
+}
+
+/// Waits for a future that never waits.
+///
+/// # Panics
+///
+/// If it does.
+pub fn now<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("a store in memory answers at once"),
+    }
+}
+
+/// Any limit at all, small enough that traces reach its edges.
+pub fn any_limit() -> BoxedStrategy<Limit> {
+    prop_oneof![token_bucket(), interval(), leaky(), fixed_window(), log(), counter()].boxed()
+}
+
+/// Any limit of one algorithm, twice: before and after a change of its numbers.
+pub fn any_tier() -> BoxedStrategy<TierSpec> {
+    let same = prop_oneof![
+        (token_bucket(), token_bucket()),
+        (interval(), interval()),
+        (leaky(), leaky()),
+        (fixed_window(), fixed_window()),
+        (log(), log()),
+        (counter(), counter()),
+    ];
+    let pair = prop_oneof![8 => same, 1 => (any_limit(), any_limit())];
+    (pair, prop::bool::weighted(0.15))
+        .prop_map(|((a, b), shadow)| TierSpec { limits: [a, b], shadow })
+        .boxed()
+}
+
+fn period() -> BoxedStrategy<u64> {
+    prop_oneof![
+        Just(1_u64),
+        Just(7),
+        Just(1_000),
+        Just(333_333),
+        Just(1_000_000),
+        Just(60_000_000),
+        Just(366 * 86_400_000_000),
+        1..5_000_000_u64,
+    ]
+    .boxed()
+}
+
+fn count() -> BoxedStrategy<u64> {
+    prop_oneof![Just(1_u64), Just(2), Just(3), Just(10), 1..200_u64].boxed()
+}
+
+/// Token buckets.
+pub fn token_bucket() -> BoxedStrategy<Limit> {
+    (count(), period(), count())
+        .prop_filter_map("exact", |(count, period, burst)| {
+            Limit::token_bucket(count, Micros::new(period), burst).ok()
+        })
+        .boxed()
+}
+
+fn interval() -> BoxedStrategy<Limit> {
+    (count(), period(), count(), any::<bool>())
+        .prop_filter_map("exact", |(count, period, burst, aligned)| {
+            let ticks = if aligned { Ticks::Aligned } else { Ticks::FromFirstTake };
+            Limit::interval(count, Micros::new(period), burst, ticks).ok()
+        })
+        .boxed()
+}
+
+fn leaky() -> BoxedStrategy<Limit> {
+    (count(), period(), 0..50_u64, 0..5_u64)
+        .prop_filter_map("exact", |(count, period, queue, free)| {
+            Limit::leaky_bucket(count, Micros::new(period), queue, free.min(queue)).ok()
+        })
+        .boxed()
+}
+
+fn fixed_window() -> BoxedStrategy<Limit> {
+    let zone =
+        prop_oneof![Just("UTC"), Just("Europe/Berlin"), Just("America/New_York"), Just("Asia/Kathmandu")];
+    let unit = prop_oneof![Just(CalendarUnit::Day), Just(CalendarUnit::Week), Just(CalendarUnit::Month)];
+    let calendar = (unit, zone).prop_map(|(unit, zone)| {
+        (unit.nominal().get(), Phase::Calendar(Calendar::new(unit, zone).expect("a real zone")))
+    });
+    let phase = prop_oneof![Just(Phase::Epoch), Just(Phase::First), Just(Phase::Spread)];
+    let window = prop_oneof![4 => (period(), phase), 1 => calendar];
+    (count(), window)
+        .prop_map(|(count, (window, phase))| {
+            Limit::fixed_window(count, Micros::new(window), phase).expect("in range")
+        })
+        .boxed()
+}
+
+fn log() -> BoxedStrategy<Limit> {
+    (count(), period())
+        .prop_map(|(count, window)| Limit::sliding_window_log(count, Micros::new(window)).expect("in range"))
+        .boxed()
+}
+
+fn counter() -> BoxedStrategy<Limit> {
+    let limit = prop_oneof![8 => count(), 1 => Just(1_u64 << 31)];
+    let opens = prop_oneof![Just(Opening::Epoch), Just(Opening::First)];
+    (limit, period(), opens)
+        .prop_map(|(limit, window, opens)| {
+            Limit::sliding_window_counter(limit, Micros::new(window), opens).expect("in range")
+        })
+        .boxed()
+}
+
+/// Steps that turn the clock to where something happens: edges of the tiers' periods, small and large steps
+/// back, huge gaps.
+pub fn any_steps(length: usize, periods: Vec<u64>) -> BoxedStrategy<Vec<Step>> {
+    let period = prop::sample::select(periods);
+    let edge = (period, -1_i64..=1, 0..8_i64, 1..5_i64)
+        .prop_map(|(period, off, eighths, times)| {
+            let period = period.cast_signed();
+            if eighths == 0 { period * times + off } else { period * eighths / 8 + off }
+        })
+        .prop_map(|turn| turn.max(0))
+        .boxed();
+    let turn = prop_oneof![
+        5 => Just(0_i64),
+        8 => edge,
+        3 => 0..3_000_000_i64,
+        2 => 0..10_i64,
+        1 => -1_000_001_i64..0,
+        1 => -100_000_000_i64..-1_000_000,
+        1 => Just(40_000_000_000_000_i64),
+    ];
+    let verb = prop_oneof![12 => Just(Verb::Check), 3 => Just(Verb::Peek), 3 => Just(Verb::Refund), 1 => Just(Verb::Reset)];
+    let cost = prop_oneof![8 => Just((0_u8, 1_u8)), 4 => (0..=8_u8, 0..3_u8)];
+    let config = prop_oneof![9 => Just(0_u8), 1 => any::<u8>()];
+    let step = (turn, verb, 0..2_u8, 1..16_u8, cost, config)
+        .prop_map(|(turn, verb, user, tiers, cost, config)| Step { turn, verb, user, tiers, cost, config });
+    prop::collection::vec(step, 1..length).boxed()
+}
+
+/// Tiers and a trace over them.
+pub fn any_trace(tiers: usize, length: usize) -> BoxedStrategy<(Vec<TierSpec>, Vec<Step>)> {
+    prop::collection::vec(any_tier(), 1..=tiers)
+        .prop_flat_map(move |tiers| {
+            let periods =
+                tiers.iter().flat_map(|tier| &tier.limits).map(|limit| limit.period().get()).collect();
+            (Just(tiers), any_steps(length, periods))
+        })
+        .boxed()
+}
+
+/// Runs a trace through a store on a manual clock and through the model, and compares every field.
+///
+/// # Errors
+///
+/// The first step at which they disagree.
+pub fn compare<S: Store>(
+    store: &S,
+    clock: &Clock,
+    tiers: &[TierSpec],
+    steps: &[Step],
+) -> Result<u64, TestCaseError> {
+    let spaces: Vec<Space> = (0..tiers.len())
+        .map(|tier| {
+            let pattern = KeyPattern::parse("user:{user_id}").expect("a pattern");
+            Space::new(&[&format!("tier {tier}")], pattern, 64)
+        })
+        .collect();
+    let mut model = Model::new();
+    let mut config = 0_u8;
+    for (number, step) in steps.iter().enumerate() {
+        let turned = clock.now().as_micros().saturating_add(step.turn);
+        clock.set(Timestamp::from_micros(turned.clamp(0, 4_000_000_000_000_000)));
+        config ^= step.config;
+        let request = Descriptor::new().with("user_id", format!("user {}", step.user));
+        let taking_part = || (0..tiers.len()).filter(|tier| step.tiers >> tier & 1 == 1);
+        let hits: Vec<Hit<'_>> = taking_part()
+            .map(|tier| {
+                let limit = &tiers[tier].limits[usize::from(config >> tier & 1)];
+                Hit {
+                    key: spaces[tier].key(&request),
+                    limit,
+                    demand: Demand { cost: cost(step, limit), patience: Micros::MAX },
+                    enforcement: if tiers[tier].shadow { Enforcement::Shadow } else { Enforcement::Enforce },
+                }
+            })
+            .collect();
+        let twins: Vec<model::Hit> =
+            taking_part().zip(&hits).map(|(tier, hit)| twin(tier, step.user, hit)).collect();
+        let at = u64::try_from(clock.now().as_micros()).expect("clamped");
+        let mut actual = Verdicts::new();
+        let expected = match step.verb {
+            Verb::Check => {
+                now(store.charge(&hits, &mut actual)).expect("memory answers");
+                model.check(at, &twins)
+            }
+            Verb::Peek => {
+                now(store.peek(&hits, &mut actual)).expect("memory answers");
+                model.peek(at, &twins)
+            }
+            Verb::Refund => {
+                now(store.refund(&hits, &mut actual)).expect("memory answers");
+                model.refund(at, &twins)
+            }
+            Verb::Reset => {
+                now(store.reset(&hits, &mut actual)).expect("memory answers");
+                twins.iter().for_each(|twin| model.reset(&twin.key));
+                model.refund(at, &twins)
+            }
+        };
+        let actual: Vec<model::Verdict> = actual.iter().map(plain).collect();
+        prop_assert_eq!(
+            actual,
+            expected,
+            "step {} of {:?}: {:?} at {} with {:?}",
+            number,
+            steps,
+            step,
+            at,
+            hits
+        );
+    }
+    Ok(model.clock_steps)
+}
+
+fn cost(step: &Step, limit: &Limit) -> u64 {
+    limit.capacity() / 8 * u64::from(step.cost.0) + u64::from(step.cost.1)
+}
+
+fn plain(verdict: &Verdict) -> model::Verdict {
+    model::Verdict {
+        allowed: verdict.allowed,
+        limit: verdict.limit,
+        remaining: verdict.remaining,
+        retry_after: verdict.retry_after.map(Micros::get),
+        reset_after: verdict.reset_after.get(),
+        delay: verdict.delay.get(),
+    }
+}
+
+/// The same hit in the model's words.
+fn twin(tier: usize, user: u8, hit: &Hit<'_>) -> model::Hit {
+    model::Hit {
+        key: format!("tier {tier}, user {user}"),
+        spec: model::Spec { algorithm: spec(hit) },
+        cost: hit.demand.cost,
+        shadow: hit.enforcement == Enforcement::Shadow,
+    }
+}
+
+/// The limit's numbers, read from its notation and public facts rather than from its internals.
+fn spec(hit: &Hit<'_>) -> model::Algorithm {
+    let (text, capacity, period) = (hit.limit.to_string(), hit.limit.capacity(), hit.limit.period().get());
+    let count =
+        || text.split(['/', ' ']).next().and_then(|count| count.parse().ok()).expect("a count comes first");
+    match hit.limit.algorithm() {
+        Algorithm::TokenBucket(_) => {
+            model::Algorithm::TokenBucket { rate: count(), period_us: period, capacity }
+        }
+        Algorithm::TokenBucketInterval(refill) => model::Algorithm::Interval {
+            refill: count(),
+            interval_us: period,
+            capacity,
+            aligned: refill.ticks() == Ticks::Aligned,
+        },
+        Algorithm::LeakyBucket { free, .. } => {
+            model::Algorithm::Leaky { rate: count(), period_us: period, queue: capacity - 1, free: *free }
+        }
+        Algorithm::FixedWindow { limit, window, phase } => model::Algorithm::FixedWindow {
+            limit: *limit,
+            window_us: window.get(),
+            phase: match phase {
+                Phase::Epoch => model::Phase::Epoch,
+                Phase::First => model::Phase::First,
+                Phase::Spread => model::Phase::Spread { phase_us: hit.key.spread(*window).get() },
+                Phase::Calendar(calendar) => model::Phase::Calendar {
+                    unit: match calendar.unit() {
+                        CalendarUnit::Day => model::CalendarUnit::Day,
+                        CalendarUnit::Week => model::CalendarUnit::Week,
+                        CalendarUnit::Month => model::CalendarUnit::Month,
+                    },
+                    time_zone: calendar.time_zone().to_owned(),
+                },
+            },
+        },
+        Algorithm::SlidingWindowLog { limit, window } => {
+            model::Algorithm::SlidingLog { limit: *limit, window_us: window.get() }
+        }
+        Algorithm::SlidingWindowCounter { limit, window, opens } => model::Algorithm::SlidingCounter {
+            limit: *limit,
+            window_us: window.get(),
+            phase: if *opens == Opening::First { model::Phase::First } else { model::Phase::Epoch },
+        },
+    }
+}
