@@ -13,6 +13,9 @@ use crate::rule::{Action, Mode, Rule};
 use crate::suggest::closest;
 use crate::time::Micros;
 
+/// For so many unknown names in `replaces` the closest known one is looked up.
+const MOST_SUGGESTIONS: usize = 10;
+
 /// The place of a rule in its set.
 pub type RuleIndex = u32;
 
@@ -140,22 +143,26 @@ impl RuleSet {
             );
             // Names are unique among themselves; unnamed rules by key, plan and period.
             let identity = if identity.0.is_some() { (identity.0, "", true, true) } else { identity };
-            if let Some(first) = first_by_identity.insert(identity, place) {
+            let first = *first_by_identity.entry(identity).or_insert(place);
+            if first != place {
                 errors.push(SetError::Duplicate { label: rule.label().to_owned(), rule: place, first });
             }
             by_label.entry(rule.label()).or_insert(place);
         }
         let mut replaced = Vec::with_capacity(rules.len());
+        let mut suggestions = MOST_SUGGESTIONS;
         for (place, rule) in rules.iter().enumerate() {
             let mut targets = SmallVec::new();
             for name in rule.replaces() {
                 match by_label.get(name.as_str()) {
                     Some(target) => targets.push(index(*target)),
-                    None => errors.push(SetError::UnknownReplaced {
-                        rule: place,
-                        given: name.clone(),
-                        closest: closest(name, by_label.keys().copied()).map(str::to_owned),
-                    }),
+                    None => {
+                        let closest = (suggestions > 0)
+                            .then(|| closest(name, by_label.keys().copied()).map(str::to_owned))
+                            .flatten();
+                        suggestions = suggestions.saturating_sub(1);
+                        errors.push(SetError::UnknownReplaced { rule: place, given: name.clone(), closest });
+                    }
                 }
             }
             replaced.push(targets);
@@ -243,25 +250,37 @@ impl RuleSet {
     }
 }
 
-/// The rules from which following `replaces` leads back to themselves.
+/// The rules that `replaces` leads around in a circle: what is left once those that lead nowhere, and those that
+/// nothing leads to, are peeled off again and again.
 fn circles(rules: &[Rule], replaced: &[SmallVec<[RuleIndex; 1]>]) -> Vec<SetError> {
-    let leads_back = |start: usize| {
-        let mut seen = vec![false; if replaced[start].is_empty() { 0 } else { rules.len() }];
-        let mut open: Vec<RuleIndex> = replaced[start].to_vec();
-        while let Some(next) = open.pop() {
-            if next as usize == start {
-                return true;
-            }
-            if !std::mem::replace(&mut seen[next as usize], true) {
-                open.extend(&replaced[next as usize]);
-            }
-        }
-        false
-    };
+    let forward: Vec<Vec<usize>> =
+        replaced.iter().map(|targets| targets.iter().map(|target| *target as usize).collect()).collect();
+    let mut backward = vec![Vec::new(); rules.len()];
+    for (from, targets) in forward.iter().enumerate() {
+        targets.iter().for_each(|target| backward[*target].push(from));
+    }
+    let mut left = vec![true; rules.len()];
+    peel(&mut left, &forward, &backward);
+    peel(&mut left, &backward, &forward);
     (0..rules.len())
-        .filter(|place| leads_back(*place))
+        .filter(|place| left[*place])
         .map(|place| SetError::ReplacesItself { rule: place, label: rules[place].label().to_owned() })
         .collect()
+}
+
+/// Drops every place without a way `out` to another that is left.
+fn peel(left: &mut [bool], out: &[Vec<usize>], back: &[Vec<usize>]) {
+    let mut ways: Vec<usize> = out.iter().map(|ways| ways.iter().filter(|to| left[**to]).count()).collect();
+    let mut ends: Vec<usize> = (0..left.len()).filter(|place| left[*place] && ways[*place] == 0).collect();
+    while let Some(end) = ends.pop() {
+        left[end] = false;
+        for from in back[end].iter().copied().filter(|from| left[*from]) {
+            ways[from] -= 1;
+            if ways[from] == 0 {
+                ends.push(from);
+            }
+        }
+    }
 }
 
 fn index(place: usize) -> RuleIndex {

@@ -13,7 +13,9 @@ use crate::limit::notation::{Notation, Options, Part};
 use crate::limit::{AlgorithmName, Limit, LimitError, MAX_EXACT};
 use crate::suggest::closest;
 
-/// A rule as somebody wrote it: text in every field, nothing checked yet.
+/// One rule: whom it applies to and what it allows.
+//
+// A rule as somebody wrote it: text in every field, nothing checked yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 #[schemars(title = "Rule", deny_unknown_fields)]
 pub struct Draft {
@@ -73,7 +75,7 @@ pub struct Draft {
     pub action: Option<String>,
     /// Names of rules that do not apply where this one does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(default)]
+    #[schemars(with = "OneOrMany", default)]
     pub replaces: Vec<String>,
     /// How many bits of an IPv6 address make a bucket. Default: 64.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,7 +86,7 @@ pub struct Draft {
     pub description: Option<String>,
 }
 
-/// The `cost` of a draft.
+/// A factor, or the name of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum CostDraft {
@@ -305,6 +307,10 @@ impl Draft {
                 Some(name) => Some(name),
                 None => {
                     check.fail("algorithm", unknown_word(word, &algorithm_words()));
+                    // The limit's own mistakes are still worth telling.
+                    if let Some(Err(error)) = self.limit.as_ref().map(|text| text.parse::<Notation>()) {
+                        check.fail("limit", LimitError::from(error).into());
+                    }
                     return None;
                 }
             },

@@ -53,7 +53,7 @@ pub(super) fn build(rule: &mut Written<'_>, findings: &mut Findings) -> Option<R
     let built = match mem::take(&mut rule.draft).build() {
         Ok(built) => Some(built),
         Err(errors) => {
-            let news = errors.into_iter().filter(|error| !is_a_consequence(rule, error.field.name));
+            let news = errors.into_iter().filter(|error| !is_a_consequence(rule, error));
             news.for_each(|error| findings.add(locate(rule, &error)));
             None
         }
@@ -65,7 +65,11 @@ pub(super) fn build(rule: &mut Written<'_>, findings: &mut Findings) -> Option<R
 }
 
 /// Whether what core says of a field only follows from what was reported before.
-fn is_a_consequence(rule: &Written<'_>, field: &str) -> bool {
+fn is_a_consequence(rule: &Written<'_>, error: &FieldError) -> bool {
+    let field = error.field.name;
+    if matches!(error.problem, FieldProblem::Word { .. }) {
+        return rule.is_broken(field); // a misspelt word is a mistake of its own
+    }
     const OF_THE_LIMIT: [&str; 5] = ["limit", "algorithm", "window", "time_zone", "aligned"];
     rule.is_broken(field)
         || (field == "limit" && rule.value("limit").is_none() && rule.is_broken("action"))

@@ -18,6 +18,8 @@ pub enum Style {
 
 /// How much text is drawn on either side of a problem at most: a file may be one long line.
 const MAX_WINDOW: usize = 2 << 10;
+/// How far apart two places of one line may be to be drawn together.
+const MAX_APART: usize = 100;
 
 impl RulesError {
     /// Draws every problem with the line it is in, a caret, and what to write.
@@ -52,9 +54,13 @@ impl RulesError {
         let mut snippet = Snippet::source(&self.text[window.bytes.clone()])
             .line_start(window.first_line)
             .annotation(AnnotationKind::Primary.span(window.place(&problem.span, &self.text)));
-        if let Some(earlier) =
-            problem.earlier.as_ref().filter(|earlier| window.bytes.contains(&earlier.start))
-        {
+        // Two places of one long line are shown together only when both fit on a screen.
+        let near = |earlier: &&Range<usize>| {
+            window.bytes.contains(&earlier.start)
+                && (problem.span.start.saturating_sub(earlier.start) < MAX_APART
+                    || self.text[earlier.start..problem.span.start].contains('\n'))
+        };
+        if let Some(earlier) = problem.earlier.as_ref().filter(near) {
             let place = window.place(earlier, &self.text);
             snippet = snippet.annotation(AnnotationKind::Context.span(place).label("first here"));
         }

@@ -1,0 +1,84 @@
+//! Law 9: tiers are charged all or none, in any order.
+
+use proptest::prelude::*;
+use tollgate::core::algorithm::{Demand, State};
+use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
+use tollgate::{Bounds, Clock, Descriptor, Limit, MemoryStore, Micros, Store, Timestamp};
+use tollgate_tests::trace::{any_limit, now};
+
+use crate::config;
+
+struct Tiers {
+    store: MemoryStore,
+    clock: Clock,
+    spaces: Vec<Space>,
+    limits: Vec<Limit>,
+}
+
+impl Tiers {
+    fn new(limits: &[Limit]) -> Self {
+        let clock = Clock::manual(Timestamp::from_micros(1_000_000_000));
+        let space = |tier| Space::new(&[&format!("tier {tier}")], KeyPattern::parse("global").unwrap(), 64);
+        Tiers {
+            store: MemoryStore::with(clock.clone(), Bounds::default()),
+            clock,
+            spaces: (0..limits.len()).map(space).collect(),
+            limits: limits.to_vec(),
+        }
+    }
+
+    fn check(&self, order: &[usize], costs: &[u64]) -> Vec<(usize, tollgate::Verdict)> {
+        let request = Descriptor::new();
+        let hits: Vec<Hit<'_>> = order.iter().map(|tier| self.hit(*tier, costs[*tier], &request)).collect();
+        let mut verdicts = Verdicts::new();
+        now(self.store.charge(&hits, &mut verdicts)).unwrap();
+        let mut answers: Vec<_> = order.iter().copied().zip(verdicts).collect();
+        answers.sort_by_key(|(tier, _)| *tier);
+        answers
+    }
+
+    fn hit<'a>(&'a self, tier: usize, cost: u64, request: &'a Descriptor<'_>) -> Hit<'a> {
+        Hit {
+            key: self.spaces[tier].key(request),
+            limit: &self.limits[tier],
+            demand: Demand { cost, patience: Micros::MAX },
+            enforcement: Enforcement::Enforce,
+        }
+    }
+
+    fn states(&self) -> Vec<Option<State>> {
+        let request = Descriptor::new();
+        (0..self.limits.len())
+            .map(|tier| now(self.store.inspect(&self.hit(tier, 1, &request))).unwrap())
+            .collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(config(1_000))]
+
+    #[test]
+    fn law_9_all_or_none_in_any_order(
+        limits in prop::collection::vec(any_limit(), 2..6),
+        requests in prop::collection::vec((0..2_000_000_u64, prop::collection::vec(0..6_u64, 6), any::<u64>()), 1..30),
+    ) {
+        let (forward, shuffled) = (Tiers::new(&limits), Tiers::new(&limits));
+        let order: Vec<usize> = (0..limits.len()).collect();
+        for (wait, costs, shuffle) in requests {
+            forward.clock.advance(Micros::new(wait));
+            shuffled.clock.advance(Micros::new(wait));
+            let mut other = order.clone();
+            other.rotate_left(usize::try_from(shuffle % 6).unwrap() % limits.len());
+            if shuffle & 64 == 64 {
+                other.reverse();
+            }
+            let before = forward.states();
+            let answers = forward.check(&order, &costs);
+            prop_assert_eq!(&answers, &shuffled.check(&other, &costs));
+            prop_assert_eq!(forward.states(), shuffled.states());
+            if answers.iter().any(|(_, verdict)| !verdict.allowed) {
+                prop_assert_eq!(forward.states(), before);
+            }
+        }
+    }
+}
