@@ -31,9 +31,9 @@ pub struct RateLimitHeaders {
 }
 
 impl RateLimitHeaders {
-    /// The headers of a decision made at `now`; none where no limit spoke.
+    /// The headers of a decision made at `now`; none where no limit spoke: nothing matched, or a rule blocks.
     pub fn of(decision: &Decision, rules: &RuleSet, now: Timestamp) -> Option<Self> {
-        let speaker = decision.speaker()?;
+        let speaker = decision.speaker().filter(|_| decision.outcome() != Outcome::Denied)?;
         let reset = now.after(decision.reset_after());
         let mut headers = RateLimitHeaders {
             limit: speaker.verdict.limit,

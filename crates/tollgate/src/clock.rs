@@ -41,6 +41,7 @@ struct Anchor {
 struct Manual {
     now: AtomicI64,
     turned: Notify,
+    forgetful: bool,
 }
 
 impl Clock {
@@ -60,9 +61,20 @@ impl Clock {
         Clock(Kind::Manual(Arc::new(manual)))
     }
 
-    /// Whether time is injected: nothing may be forgotten then, because the clock may go back to it.
-    pub const fn is_manual(&self) -> bool {
-        matches!(self.0, Kind::Manual(_))
+    /// A manual clock under which stores forget as they do under the system's.
+    #[cfg(test)]
+    pub(crate) fn manual_and_forgetful(now: Timestamp) -> Self {
+        let now = AtomicI64::new(now.as_micros());
+        Clock(Kind::Manual(Arc::new(Manual { now, forgetful: true, ..Manual::default() })))
+    }
+
+    /// Whether buckets that are as good as new may be dropped. Not where time is injected: the clock may go back
+    /// to when they were not.
+    pub fn lets_forget(&self) -> bool {
+        match &self.0 {
+            Kind::System(_) => true,
+            Kind::Manual(manual) => manual.forgetful,
+        }
     }
 
     /// The time.

@@ -3,6 +3,7 @@
 mod clock;
 mod gate;
 mod limiter;
+pub mod replay;
 pub mod rules;
 mod store;
 

@@ -71,13 +71,13 @@ enum Verb {
 
 impl<S: Store> Limiter<S> {
     /// A limiter over a store, on the system's clock.
-    pub fn new(rules: impl Into<Arc<RuleSet>>, store: impl Into<S>) -> Self {
+    pub fn new(rules: impl Into<Arc<RuleSet>>, store: S) -> Self {
         Self::with_clock(rules, store, Clock::system())
     }
 
     /// The same on another clock, by which [`until_allowed`](Self::until_allowed) waits.
-    pub fn with_clock(rules: impl Into<Arc<RuleSet>>, store: impl Into<S>, clock: Clock) -> Self {
-        Limiter { rules: ArcSwap::new(rules.into()), store: store.into(), clock }
+    pub fn with_clock(rules: impl Into<Arc<RuleSet>>, store: S, clock: Clock) -> Self {
+        Limiter { rules: ArcSwap::new(rules.into()), store, clock }
     }
 
     /// Decides one request and charges its cost if it may pass.
@@ -177,12 +177,18 @@ impl<S: Store> Limiter<S> {
             let left =
                 Micros::new(u64::try_from(deadline.as_micros() - self.clock.now().as_micros()).unwrap_or(0));
             let answer = self.check_within(request, cost, left).await?;
+            if answer.allowed() {
+                self.clock.sleep(answer.delay()).await;
+                return Ok(answer);
+            }
             match answer.retry_after() {
-                _ if answer.allowed() => {
-                    self.clock.sleep(answer.delay()).await;
-                    return Ok(answer);
+                Some(wait) if wait <= left => {
+                    // Only the deadline stands in the way: the queue brings the turn no earlier by waiting outside.
+                    if self.peek(request, cost).await?.allowed() {
+                        return Ok(answer);
+                    }
+                    self.clock.sleep(wait).await;
                 }
-                Some(wait) if wait <= left => self.clock.sleep(wait).await,
                 _ => return Ok(answer),
             }
         }

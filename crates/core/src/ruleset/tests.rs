@@ -1,1 +1,218 @@
+use super::*;
+use crate::decision::Decision;
+use crate::rule::Draft;
+use crate::verdict::Verdict;
 
+fn draft(name: &str, key: &str) -> Draft {
+    Draft { name: Some(name.into()), key: key.into(), limit: Some("10/s".into()), ..Draft::default() }
+}
+
+fn set(drafts: impl IntoIterator<Item = Draft>) -> RuleSet {
+    RuleSet::new(drafts.into_iter().map(|draft| draft.build().unwrap()).collect()).unwrap()
+}
+
+fn labels(rules: &RuleSet, request: &Descriptor<'_>) -> Vec<String> {
+    rules.matching(request).iter().map(|rule| rules.rule(*rule).label().to_owned()).collect()
+}
+
+/// Every kind of condition, many times over.
+fn many(rules: usize) -> RuleSet {
+    set((0..rules).map(|n| {
+        let name = format!("rule {n}");
+        match n % 8 {
+            0 => Draft { plan: Some(format!("plan {}", n / 8)), ..draft(&name, "user:{user_id}") },
+            1 => draft(&name, &format!("endpoint:/api/{}", n / 8)),
+            2 => {
+                Draft { when: when("endpoint", &format!("/tenants/*/{}", n / 8)), ..draft(&name, "ip:{ip}") }
+            }
+            3 => Draft { when: when("endpoint", &format!("/files/{}*/x", n / 8)), ..draft(&name, "ip:{ip}") },
+            4 => Draft {
+                when: when("ip", &format!("10.{}.{}.0/24", n / 8 / 256, n / 8 % 256)),
+                ..draft(&name, "ip:{ip}")
+            },
+            5 => Draft { when: when("tenant", &(n / 8).to_string()), ..draft(&name, "tenant:{tenant}") },
+            6 => Draft { when: when("endpoint", &format!("/deep/{}/**", n / 8)), ..draft(&name, "global") },
+            _ => draft(&name, &format!("user:{}", n / 8)),
+        }
+    }))
+}
+
+fn when(attribute: &str, value: &str) -> std::collections::BTreeMap<String, Vec<String>> {
+    [(attribute.to_owned(), vec![value.to_owned()])].into()
+}
+
+#[test]
+fn the_index_finds_exactly_what_looking_at_every_rule_finds() {
+    let rules = many(2_000);
+    for n in 0..600_usize {
+        let m = n * 7 % 250;
+        let path = match n % 5 {
+            0 => format!("/api/{m}"),
+            1 => format!("/tenants/acme/{m}"),
+            2 => format!("/files/{m}abc/x"),
+            3 => format!("/deep/{m}/a/b"),
+            _ => format!("/deep/{m}"),
+        };
+        let request = Descriptor::new()
+            .with("user_id", m.to_string())
+            .with("plan", format!("plan {m}"))
+            .with("endpoint", path)
+            .with("tenant", m.to_string())
+            .with("ip", format!("10.0.{m}.9"));
+        let (found, looked) = (
+            rules.matching(&request),
+            (0..2_000).filter(|rule| rules.rule(*rule).applies_to(&request).is_ok()),
+        );
+        assert_eq!(found.to_vec(), looked.collect::<Vec<RuleIndex>>(), "{request:?}");
+        assert!(!found.is_empty());
+    }
+}
+
+#[test]
+fn a_rule_off_or_replaced_does_not_apply() {
+    let rules = set([
+        draft("default", "user:{user_id}"),
+        Draft {
+            replaces: vec!["default".into()],
+            when: when("tenant", "big"),
+            ..draft("special", "user:{user_id}")
+        },
+        Draft { mode: Some("off".into()), ..draft("sleeping", "global") },
+        Draft { mode: Some("shadow".into()), replaces: vec!["default".into()], ..draft("trial", "global") },
+    ]);
+    let user = Descriptor::new().with("user_id", "1");
+    assert_eq!(labels(&rules, &user), ["default", "trial"], "one on trial replaces nobody");
+    assert_eq!(labels(&rules, &user.with("tenant", "big")), ["special", "trial"]);
+}
+
+#[test]
+fn a_missing_attribute_skips_denies_or_shares() {
+    let missing = |word: &str| Draft { missing: Some(word.into()), ..draft(word, "user:{user_id}") };
+    let nobody = Descriptor::new();
+    let rules = set([missing("skip"), missing("shared")]);
+    assert_eq!(labels(&rules, &nobody), ["shared"]);
+    let rules = set([missing("deny")]);
+    assert!(matches!(rules.ruling(&nobody, 1, Micros::MAX), Ruling::Denied(0)));
+    let somebody = Descriptor::new().with("user_id", "1");
+    assert!(matches!(rules.ruling(&somebody, 1, Micros::MAX), Ruling::Limited(_)));
+}
+
+#[test]
+fn deny_beats_allow_beats_limits() {
+    let action = |name: &str, action: &str, user: &str| Draft {
+        action: Some(action.into()),
+        limit: None,
+        when: when("user_id", user),
+        ..draft(name, "user:{user_id}")
+    };
+    let rules = set([
+        draft("limit", "user:{user_id}"),
+        action("trusted", "allow", "1"),
+        action("banned", "deny", "2"),
+        action("also trusted", "allow", "2"),
+    ]);
+    let ruling = |user: &str| {
+        let request = Descriptor::new().with("user_id", user.to_owned());
+        match rules.ruling(&request, 1, Micros::MAX) {
+            Ruling::Denied(rule) => format!("denied by {}", rules.rule(rule).label()),
+            Ruling::Exempt => "exempt".to_owned(),
+            Ruling::Limited(limited) => format!("{} limits", limited.hits.len()),
+        }
+    };
+    assert_eq!([ruling("1"), ruling("2"), ruling("3")], ["exempt", "denied by banned", "1 limits"]);
+}
+
+#[test]
+fn a_rule_costs_what_it_says() {
+    use crate::rule::CostDraft;
+    let rules = set([
+        draft("plain", "global"),
+        Draft { cost: Some(CostDraft::Times(5)), ..draft("times", "global") },
+        Draft { cost: Some(CostDraft::Attribute("tokens".into())), ..draft("attribute", "global") },
+    ]);
+    let costs = |request: &Descriptor<'_>| {
+        rules.rules().iter().map(|rule| rule.cost(request, 2)).collect::<Vec<u64>>()
+    };
+    assert_eq!(costs(&Descriptor::new().with("tokens", "700")), [2, 10, 700]);
+    assert_eq!(
+        costs(&Descriptor::new().with("tokens", "-1")),
+        [2, 10, 2],
+        "no whole number: the request's own cost"
+    );
+}
+
+#[test]
+fn sets_that_make_no_sense_are_refused_whole_with_every_reason() {
+    let build = |drafts: Vec<Draft>| {
+        let rules = drafts.into_iter().map(|draft| draft.build().unwrap()).collect();
+        RuleSet::new(rules).unwrap_err().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let replacing =
+        |name: &str, target: &str| Draft { replaces: vec![target.into()], ..draft(name, "global") };
+    let errors = build(vec![
+        draft("same", "global"),
+        draft("same", "ip:{ip}"),
+        replacing("a", "b"),
+        replacing("b", "a"),
+        replacing("c", "a"),
+        replacing("d", "smae"),
+    ]);
+    assert_eq!(
+        errors,
+        [
+            "rule `same` is there twice; give one of them another `name`",
+            "rule `a` replaces itself, directly or through others, so none of them would apply",
+            "rule `b` replaces itself, directly or through others, so none of them would apply",
+            "replaces `smae`, but there is no rule of that name; did you mean `same`?",
+        ]
+    );
+    let unnamed = |limit: &str| Draft { key: "global".into(), limit: Some(limit.into()), ..Draft::default() };
+    assert_eq!(build(vec![unnamed("1/s"), unnamed("1000 every 1s"), unnamed("1/min")]).len(), 1);
+}
+
+fn verdict(allowed: bool, remaining: u64, retry: Option<u64>, reset: u64) -> Verdict {
+    Verdict {
+        allowed,
+        limit: 10,
+        remaining,
+        retry_after: retry.map(Micros::new),
+        reset_after: Micros::new(reset),
+        delay: Micros::new(remaining),
+        more_after: None,
+    }
+}
+
+fn spoken(verdicts: &[Verdict], shadow: Option<usize>) -> (Option<String>, bool, u64) {
+    let mode = |place| (shadow == Some(place)).then(|| "shadow".to_owned());
+    let names = ["b", "a", "c"];
+    let rules =
+        set((0..verdicts.len()).map(|place| Draft { mode: mode(place), ..draft(names[place], "global") }));
+    let request = Descriptor::new();
+    let Ruling::Limited(limited) = rules.ruling(&request, 1, Micros::MAX) else { panic!("limits") };
+    let decision = Decision::strictest(&rules, &limited, verdicts);
+    let speaker = decision.speaker().map(|tier| rules.rule(tier.rule).label().to_owned());
+    (speaker, decision.allowed(), decision.delay().get())
+}
+
+#[test]
+fn the_longest_wait_speaks_then_the_name() {
+    let (yes, no) = (verdict(true, 9, Some(0), 5), |retry| verdict(false, 0, retry, 5));
+    assert_eq!(spoken(&[yes, no(Some(7)), no(Some(9))], None), (Some("c".into()), false, 0));
+    assert_eq!(spoken(&[no(Some(9)), no(None), no(Some(9))], None), (Some("a".into()), false, 0));
+    assert_eq!(spoken(&[no(Some(9)), no(Some(9)), yes], None), (Some("a".into()), false, 0));
+}
+
+#[test]
+fn of_those_that_allow_the_least_left_speaks_then_the_longest_reset_then_the_name() {
+    let yes = |remaining, reset| verdict(true, remaining, Some(0), reset);
+    assert_eq!(spoken(&[yes(3, 1), yes(2, 1), yes(4, 9)], None), (Some("a".into()), true, 4));
+    assert_eq!(spoken(&[yes(2, 1), yes(2, 1), yes(2, 9)], None), (Some("c".into()), true, 2));
+    assert_eq!(spoken(&[yes(2, 1), yes(2, 1), yes(2, 1)], None), (Some("a".into()), true, 2));
+}
+
+#[test]
+fn one_on_trial_never_speaks_and_never_refuses() {
+    let (yes, no) = (verdict(true, 9, Some(0), 5), verdict(false, 0, None, 5));
+    assert_eq!(spoken(&[yes, no], Some(1)), (Some("b".into()), true, 9));
+    assert_eq!(spoken(&[no], Some(0)), (None, true, 0));
+}

@@ -38,6 +38,9 @@ pub use render::Style;
 pub use report::{Problem, RulesError};
 pub use schema::schema;
 
+/// The rules to begin with where none are given: `examples/rules/starter.yaml`.
+pub const STARTER: &str = include_str!("starter.yaml");
+
 /// Reads a rules file; `source` is what errors call it.
 ///
 /// ```

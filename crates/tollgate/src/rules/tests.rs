@@ -33,6 +33,7 @@ fn draft(fields: &str) -> Draft {
 
 #[test]
 fn the_examples_are_rules() {
+    assert_eq!(STARTER, super::STARTER, "the built-in set and the example are one file in two places");
     let starter = parse("starter.yaml", STARTER).unwrap();
     let labels: Vec<&str> = starter.rules().iter().map(Rule::label).collect();
     assert_eq!(

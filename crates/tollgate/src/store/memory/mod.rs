@@ -366,7 +366,7 @@ impl MemoryStore {
         }
         let overflow = overflow.get_or_insert_with(|| self.overflow.lock());
         let name = self.overflow_hash(hit);
-        if !self.clock.is_manual()
+        if self.clock.lets_forget()
             && let Some(state) = overflow.get(&name)
             && state.is_as_good_as_new(hit.limit, now, window(hit, hit.limit))
         {
@@ -424,7 +424,7 @@ impl MemoryStore {
 
     /// Whether a state may be forgotten. With injected time none may: the clock may go back to it.
     fn as_good_as_new(&self, packed: Packed, wide: Option<&Wide>, now: Timestamp) -> bool {
-        if self.clock.is_manual() {
+        if !self.clock.lets_forget() {
             return false;
         }
         let narrow;

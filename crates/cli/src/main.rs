@@ -1,0 +1,75 @@
+//! The `tollgate` command.
+
+mod body;
+mod check;
+mod completions;
+mod explain;
+mod load;
+mod progress;
+mod replay;
+mod request;
+mod rules;
+mod summary;
+mod table;
+mod terminal;
+mod words;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use terminal::{Color, Terminal};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Something went wrong; a refusal is 1 and only `check` says it.
+const ERROR: u8 = 2;
+
+/// A rate limiter: every request pays a token at the gate or is told when to return
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// When to use colours; auto is on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, env = "TOLLGATE_COLOR", value_name = "WHEN", value_enum, default_value_t)]
+    color: Color,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Decide a request, with nothing counted before it
+    Check(check::Args),
+    /// Check rules files, list rules, look one up
+    Rules(rules::Args),
+    /// Run a trace of requests through rules, in the trace's own time
+    Replay(replay::Args),
+    /// Show which rules a request meets, which not, and why
+    Explain(explain::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut terminal = Terminal::new(cli.color);
+    run(cli.command, &mut terminal).unwrap_or_else(|error| {
+        if terminal::is_closed_pipe(&error) {
+            return ExitCode::SUCCESS; // whoever read our output has seen enough
+        }
+        terminal.complain(&error);
+        ExitCode::from(ERROR)
+    })
+}
+
+fn run(command: Option<Command>, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    match command {
+        Some(Command::Check(args)) => check::run(&args, terminal),
+        Some(Command::Rules(args)) => rules::run(&args, terminal),
+        Some(Command::Replay(args)) => replay::run(&args, terminal),
+        Some(Command::Explain(args)) => explain::run(&args, terminal),
+        Some(Command::Completions(args)) => completions::run(&args, terminal),
+        None => anyhow::bail!("no command is given; `tollgate --help` lists them"),
+    }
+}

@@ -1,0 +1,123 @@
+//! `tollgate replay`: a trace through a rule set, in the trace's own time.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, BufReader, IsTerminal as _, Read, StdoutLock, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow};
+use clap::builder::FalseyValueParser;
+use tollgate::Bounds;
+use tollgate::replay::{Replay, Step};
+
+use crate::load::{self, RulesArgs};
+use crate::progress;
+use crate::summary::Summary;
+use crate::terminal::Terminal;
+use crate::words::count;
+
+/// How much of a trace is read at once, and how much output is collected before it is written.
+const CHUNK: usize = 256 << 10;
+/// Nothing is forgotten in virtual time, so there is room for a long trace's keys.
+const BOUNDS: Bounds = Bounds { buckets: 200_000_000, bytes: 16 << 30 };
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    rules: RulesArgs,
+    /// The trace, one JSON object per line; `-` is standard input
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_TRACE")]
+    trace: PathBuf,
+    /// Print one JSON object per line of the trace instead of a summary
+    #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let name = load::name(&args.trace);
+    anyhow::ensure!(
+        !(load::is_stdin(&args.trace) && args.rules.read_stdin()),
+        "rules and trace cannot both be standard input; put one of them in a file"
+    );
+    let replay = Replay::with_bounds(args.rules.load()?, BOUNDS);
+    let mut bytes = None;
+    let trace: Box<dyn Read> = if load::is_stdin(&args.trace) {
+        Box::new(io::stdin())
+    } else {
+        let file = File::open(&args.trace).map_err(|error| {
+            let way_out = "name a file of JSON lines, or `-` for standard input";
+            anyhow!("cannot read the trace {name}: {error}; {way_out}")
+        })?;
+        bytes = file.metadata().ok().map(|data| data.len());
+        Box::new(file)
+    };
+    let lines_on_screen = args.json && io::stdout().is_terminal();
+    let bar = progress::bar(bytes.filter(|_| !lines_on_screen));
+    let trace = bar.wrap_read(trace);
+    let outcome = if args.json {
+        print_lines(&replay, trace, terminal)
+    } else {
+        let mut summary = Summary::default();
+        let outcome = replay.run(BufReader::with_capacity(CHUNK, trace), |step| {
+            summary.add(step);
+            Ok(())
+        });
+        bar.finish_and_clear();
+        outcome.map_err(anyhow::Error::from).and_then(|_| summary.print(terminal))
+    };
+    bar.finish_and_clear();
+    outcome.with_context(|| name.clone())?;
+    let overflowed = replay.stats().overflowed;
+    if overflowed > 0 {
+        terminal.remark(&format!(
+            "warning: {name} has more keys than fit in memory; {} shared a bucket with other keys",
+            count(overflowed, "charge")
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what became of each line. What was decided is written even when a later line is bad.
+fn print_lines(replay: &Replay, trace: impl Read, terminal: &mut Terminal) -> anyhow::Result<()> {
+    let lines = RefCell::new(Lines { out: terminal.out(), pending: Vec::with_capacity(2 * CHUNK) });
+    let trace = FlushFirst { trace, lines: &lines };
+    let outcome = replay.run(BufReader::with_capacity(CHUNK, trace), |step| lines.borrow_mut().add(step));
+    lines.borrow_mut().flush()?;
+    outcome?;
+    Ok(())
+}
+
+/// Lines on their way out.
+struct Lines<'o> {
+    out: &'o mut StdoutLock<'static>,
+    pending: Vec<u8>,
+}
+
+impl Lines<'_> {
+    #[inline]
+    fn add(&mut self, step: &Step<'_, '_>) -> io::Result<()> {
+        step.write_json(&mut self.pending);
+        self.pending.push(b'\n');
+        if self.pending.len() >= CHUNK { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.write_all(&self.pending)?;
+        self.pending.clear();
+        self.out.flush()
+    }
+}
+
+/// Writes what is known before it waits for more, so that whoever feeds us line by line gets answers in time.
+struct FlushFirst<'l, 'o, R> {
+    trace: R,
+    lines: &'l RefCell<Lines<'o>>,
+}
+
+impl<R: Read> Read for FlushFirst<'_, '_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.lines.borrow_mut().flush()?;
+        self.trace.read(buffer)
+    }
+}

@@ -1,0 +1,98 @@
+//! Where output goes, and whether it is coloured.
+
+use std::env;
+use std::io::{self, IsTerminal as _, StdoutLock, Write};
+
+use clap::ValueEnum;
+use tollgate::rules::{RulesError, Style};
+
+/// When to use colours: `auto` is on a terminal, unless NO_COLOR is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// What a word tells at a glance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// It passes.
+    Good,
+    /// It does not.
+    Bad,
+    /// Look here.
+    Strong,
+    /// By the way.
+    Faint,
+}
+
+/// Standard output and standard error, and which of them shows colours.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    out: StdoutLock<'static>,
+    out_style: Style,
+    err_style: Style,
+}
+
+impl Terminal {
+    pub(crate) fn new(color: Color) -> Self {
+        let style = |is_terminal: bool| match color {
+            Color::Always => Style::Color,
+            Color::Auto if is_terminal && wants_color() => Style::Color,
+            Color::Auto | Color::Never => Style::Plain,
+        };
+        let out = io::stdout().lock();
+        Terminal { out_style: style(out.is_terminal()), err_style: style(io::stderr().is_terminal()), out }
+    }
+
+    /// Standard output.
+    pub(crate) fn out(&mut self) -> &mut StdoutLock<'static> {
+        &mut self.out
+    }
+
+    /// A word for standard output.
+    pub(crate) fn paint(&self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            _ if self.out_style == Style::Plain => return text.to_owned(),
+            Tone::Good => 32,
+            Tone::Bad => 31,
+            Tone::Strong => 1,
+            Tone::Faint => 2,
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// A remark on standard error. That it may be closed is no reason to stop.
+    pub(crate) fn remark(&self, text: &str) {
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    /// Everything wrong with a rules file, drawn on standard error.
+    pub(crate) fn draw(&self, error: &RulesError) {
+        self.remark(&error.render(self.err_style));
+    }
+
+    /// Says on standard error why the command failed: in one line, or with the lines of the rules file to blame.
+    pub(crate) fn complain(&self, error: &anyhow::Error) {
+        match error.downcast_ref::<RulesError>() {
+            Some(error) => self.draw(error),
+            None if self.err_style == Style::Color => {
+                self.remark(&format!("\x1b[1;31merror\x1b[0m: {error:#}"));
+            }
+            None => self.remark(&format!("error: {error:#}")),
+        }
+    }
+}
+
+fn wants_color() -> bool {
+    let silent = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !silent && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Whether the reader of standard output went away, as `head` does.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kind = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref().map(io::Error::kind);
+    error.chain().any(|cause| kind(cause) == Some(io::ErrorKind::BrokenPipe))
+}

@@ -1,0 +1,94 @@
+//! Numbers as people read them.
+
+use tollgate::Micros;
+
+/// A wait, rounded up, in at most two units: `350 us`, `100 ms`, `1.5 s`, `2 min 5 s`, `3 d 4 h`.
+pub(crate) fn wait(wait: Micros) -> String {
+    let us = wait.get();
+    match us {
+        0 => "0 s".to_owned(),
+        1..1_000 => format!("{us} us"),
+        1_000..=999_000 => format!("{} ms", us.div_ceil(1_000)),
+        999_001..=59_990_000 => {
+            let hundredths = us.div_ceil(10_000);
+            let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+            format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => {
+            let seconds = wait.ceil_secs();
+            match seconds {
+                ..3_600 => two(seconds, 60, "min", "s"),
+                ..86_400 => two(seconds.div_ceil(60), 60, "h", "min"),
+                _ => two(seconds.div_ceil(3_600), 24, "d", "h"),
+            }
+        }
+    }
+}
+
+fn two(count: u64, each: u64, large: &str, small: &str) -> String {
+    match count % each {
+        0 => format!("{} {large}", count / each),
+        rest => format!("{} {large} {rest} {small}", count / each),
+    }
+}
+
+/// A number with its thousands apart: `1,234,567`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// So many of something: `1 rule`, `7 rules`.
+pub(crate) fn count(number: u64, one: &str) -> String {
+    format!("{} {one}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
+/// A part of a whole with one decimal: `12.5 %`.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    let permille = (u128::from(part) * 1_000).checked_div(u128::from(whole)).unwrap_or(0);
+    format!("{}.{} %", permille / 10, permille % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_reads_in_its_own_units_and_never_too_short() {
+        for (us, text) in [
+            (0, "0 s"),
+            (1, "1 us"),
+            (1_001, "2 ms"),
+            (100_000, "100 ms"),
+            (999_001, "1 s"),
+            (1_500_000, "1.5 s"),
+            (1_500_001, "1.51 s"),
+            (10_000_000, "10 s"),
+            (59_990_001, "1 min"),
+            (125_000_000, "2 min 5 s"),
+            (3_600_000_000, "1 h"),
+            (3_660_000_001, "1 h 2 min"),
+            (273_600_000_000, "3 d 4 h"),
+        ] {
+            assert_eq!(wait(Micros::new(us)), text, "{us}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_000), "1,000");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(count(1, "rule"), "1 rule");
+        assert_eq!(percent(1, 8), "12.5 %");
+        assert_eq!(percent(1, 0), "0.0 %");
+    }
+}

@@ -1,0 +1,110 @@
+//! `POST /v1/check` and `POST /v1/peek`.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use tollgate::core::RateLimitHeaders;
+use tollgate::{Answer, Descriptor, Outcome};
+
+use super::body::{Attributes, CheckBody, DecisionBody};
+use super::problem::Problem;
+use super::{App, MAX_BODY_BYTES};
+
+const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const STATE: HeaderName = HeaderName::from_static("ratelimit");
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+
+/// What is asked of the limiter.
+#[derive(Debug, Clone, Copy)]
+enum Verb {
+    Check,
+    Peek,
+}
+
+/// Decides a request and charges it if it may pass.
+pub(super) async fn check(
+    State(app): State<App>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    decide(&app, Verb::Check, &headers, body).await
+}
+
+/// Answers what a check would, and charges nothing.
+pub(super) async fn peek(
+    State(app): State<App>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    decide(&app, Verb::Peek, &headers, body).await
+}
+
+async fn decide(
+    app: &App,
+    verb: Verb,
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let bytes = read(body)?;
+    let CheckBody { attributes: Attributes(request), cost } = CheckBody::parse(&bytes)?;
+    let answer = match verb {
+        Verb::Check => app.limiter.check(&request, cost).await,
+        Verb::Peek => app.limiter.peek(&request, cost).await,
+    };
+    let answer = answer.map_err(|error| Problem::store(&error))?;
+    Ok(respond(app, &answer, &request, headers))
+}
+
+fn read(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
+    body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(MAX_BODY_BYTES),
+        _ => Problem::unreadable(rejection.body_text()),
+    })
+}
+
+/// Status, headers and body of a decision.
+fn respond(app: &App, answer: &Answer, request: &Descriptor<'_>, asked: &HeaderMap) -> Response {
+    let always_ok = prefers_200(asked);
+    let status = match answer.outcome() {
+        _ if always_ok => StatusCode::OK,
+        Outcome::Allowed => StatusCode::OK,
+        Outcome::Refused => StatusCode::TOO_MANY_REQUESTS,
+        Outcome::Denied => StatusCode::FORBIDDEN,
+    };
+    let body = DecisionBody::new(answer, request, app.ids.next());
+    let mut response = (status, Json(body)).into_response();
+    if let Some(values) = RateLimitHeaders::of(answer, answer.rules(), app.limiter.clock().now()) {
+        write_headers(values, response.headers_mut());
+    }
+    if always_ok {
+        response.headers_mut().insert(APPLIED, HeaderValue::from_static("status=200"));
+    }
+    response
+}
+
+/// Whether the client asks for 200 whatever the decision (`Prefer: status=200`).
+fn prefers_200(headers: &HeaderMap) -> bool {
+    let preferences = headers.get_all(PREFER).into_iter().filter_map(|value| value.to_str().ok());
+    preferences.flat_map(|value| value.split(',')).any(|preference| preference.trim() == "status=200")
+}
+
+fn write_headers(values: RateLimitHeaders, headers: &mut HeaderMap) {
+    headers.insert(X_LIMIT, values.limit.into());
+    headers.insert(X_REMAINING, values.remaining.into());
+    headers.insert(X_RESET, values.reset.into());
+    // Rule names are encoded into printable ASCII before they come here.
+    if let (Ok(policy), Ok(state)) = (values.policy.try_into(), values.state.try_into()) {
+        headers.insert(POLICY, policy);
+        headers.insert(STATE, state);
+    }
+    if let Some(seconds) = values.retry_after {
+        headers.insert(axum::http::header::RETRY_AFTER, seconds.into());
+    }
+}

@@ -1,0 +1,14 @@
+//! tollgate as a service.
+//!
+//! ```text
+//! accept -> http (bytes to a Descriptor) -> Limiter -> http (a Decision to status, headers and body)
+//! ```
+//!
+//! [`Server::bind`] opens the listeners, [`Server::run`] serves until it is told to stop and then finishes what is
+//! in flight. What arrives on the wire has its own types in `http`; they become core types there and nowhere else.
+
+mod http;
+mod server;
+
+pub use http::{App, DecisionBody};
+pub use server::{Config, Server, ServerError};

@@ -1,0 +1,178 @@
+//! Replay: a trace of requests through a rule set, in virtual time.
+//!
+//! ```text
+//! {"t_us": 0, "attributes": {"user_id": "a"}}   --Event::parse-->  Event
+//! Event      --Replay::step-->       Step       --Step::write_json-->
+//! {"t_us":0,"op":"check","allowed":true,"limit":1,"remaining":0, …}
+//! ```
+//!
+//! Time is what the trace says, microseconds since the epoch; where it goes back, the clock was set back. The same
+//! rules and the same trace give the same bytes on every machine.
+
+mod event;
+mod json;
+
+use std::future::Future;
+use std::io::{self, BufRead, Read as _};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tollgate_core::{RuleSet, Timestamp};
+
+use crate::clock::Clock;
+use crate::limiter::{Answer, Limiter};
+use crate::rules::{self, RulesError};
+use crate::store::{Bounds, MemoryStats, MemoryStore};
+
+pub use event::{Event, EventError, MAX_ATTRIBUTES, MAX_LINE, MAX_RULES_LINE, Op};
+
+/// Decides the requests of a trace.
+///
+/// ```
+/// use tollgate::{replay::Replay, rules};
+///
+/// let rules = rules::parse("rules.yaml", "rules: [{ key: 'user:{user_id}', limit: 1/s }]")?;
+/// let trace = r#"
+/// {"t_us": 0, "attributes": {"user_id": "a"}}
+/// {"t_us": 400000, "attributes": {"user_id": "a"}}
+/// "#;
+/// let mut waits = Vec::new();
+/// Replay::new(rules).run(trace.as_bytes(), |step| {
+///     waits.extend(step.answer.as_ref().map(|answer| answer.retry_after()));
+///     Ok(())
+/// })?;
+/// assert_eq!(waits.last().unwrap().unwrap().get(), 600_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Replay {
+    limiter: Limiter<MemoryStore>,
+}
+
+/// One event and what became of it.
+#[derive(Debug)]
+pub struct Step<'e, 'a> {
+    /// What happened.
+    pub event: &'e Event<'a>,
+    /// The answer; none to a change of rules.
+    pub answer: Option<Answer>,
+}
+
+/// Why a replay stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// A line that makes no sense. What came before it was replayed.
+    #[error("line {line}: {error}")]
+    Line {
+        /// The number of the line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        error: EventError,
+    },
+    /// The trace could not be read.
+    #[error("the trace cannot be read")]
+    Read(#[source] io::Error),
+    /// Whoever was told of each step could not go on.
+    #[error("the output cannot be written")]
+    Write(#[source] io::Error),
+}
+
+impl Replay {
+    /// A replay that begins with these rules and no buckets.
+    pub fn new(rules: impl Into<Arc<RuleSet>>) -> Self {
+        Self::with_bounds(rules, Bounds::default())
+    }
+
+    /// The same with room for more buckets, or fewer. Nothing is forgotten in virtual time, so a trace needs room
+    /// for every key it mentions; see [`MemoryStats::overflowed`].
+    pub fn with_bounds(rules: impl Into<Arc<RuleSet>>, bounds: Bounds) -> Self {
+        let clock = Clock::manual(Timestamp::from_micros(0));
+        let store = MemoryStore::with(clock.clone(), bounds);
+        Replay { limiter: Limiter::with_clock(rules, store, clock) }
+    }
+
+    /// Replays a trace, one JSON object per line, and tells `each` of every step; answers the number of lines.
+    /// Empty lines are passed over.
+    ///
+    /// # Errors
+    ///
+    /// The first line that makes no sense, or reading or telling that failed.
+    pub fn run(
+        &self,
+        input: impl BufRead,
+        mut each: impl FnMut(&Step<'_, '_>) -> io::Result<()>,
+    ) -> Result<u64, TraceError> {
+        let mut input = input;
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            // One byte more than allowed, so that a line that is too long is seen to be.
+            let most = u64::try_from(MAX_RULES_LINE).unwrap_or(u64::MAX).saturating_add(1);
+            let read = input.by_ref().take(most).read_until(b'\n', &mut line).map_err(TraceError::Read)?;
+            if read == 0 {
+                return Ok(number - 1);
+            }
+            let blame = |error| TraceError::Line { line: number, error };
+            let text = line.trim_ascii_end();
+            if !text.is_empty() {
+                let event = Event::parse(text).map_err(blame)?;
+                let step = self.step(&event).map_err(blame)?;
+                each(&step).map_err(TraceError::Write)?;
+            }
+        }
+        unreachable!("nobody has written 2^64 lines")
+    }
+
+    /// Turns the clock to the event and lets it happen.
+    ///
+    /// # Errors
+    ///
+    /// Rules that make no set.
+    #[inline]
+    pub fn step<'e, 'a>(&self, event: &'e Event<'a>) -> Result<Step<'e, 'a>, EventError> {
+        self.limiter.clock().set(event.at);
+        let Event { op, request, cost, .. } = event;
+        let answer = match op {
+            Op::Check => at_once(self.limiter.check(request, *cost)),
+            Op::Peek => at_once(self.limiter.peek(request, *cost)),
+            Op::Refund => at_once(self.limiter.refund(request, *cost)),
+            Op::Reset => at_once(self.limiter.reset(request)),
+            Op::Rules(list) => {
+                self.limiter.set_rules(parse_rules(list)?);
+                return Ok(Step { event, answer: None });
+            }
+        };
+        let answer = answer.expect("a store in memory always answers");
+        Ok(Step { event, answer: Some(answer) })
+    }
+
+    /// What the buckets occupy and have seen.
+    pub fn stats(&self) -> MemoryStats {
+        self.limiter.store().stats()
+    }
+}
+
+impl Step<'_, '_> {
+    /// Whether the request may pass. A refund and a reset always do.
+    pub fn allowed(&self) -> bool {
+        self.event.op.always_passes() || self.answer.as_ref().is_none_or(|answer| answer.allowed())
+    }
+}
+
+fn parse_rules(list: &str) -> Result<RuleSet, EventError> {
+    rules::parse_list("rules", list).map_err(|error: RulesError| EventError::Rules(Box::new(error)))
+}
+
+/// The result of a future that never waits.
+#[inline]
+fn at_once<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("a store in memory answers at once"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
