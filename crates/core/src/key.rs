@@ -263,8 +263,10 @@ impl Space {
     }
 
     /// The key of a caller's own name for its bucket.
+    #[inline]
     pub fn named<'a>(&'a self, name: &'a str) -> Key<'a> {
-        Key { space: self, values: SmallVec::from_iter([KeyValue::Text(name)]) }
+        let values = [KeyValue::Text(name), KeyValue::Missing, KeyValue::Missing];
+        Key { space: self, values: SmallVec::from_buf_and_len(values, 1) }
     }
 }
 

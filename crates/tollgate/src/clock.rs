@@ -4,21 +4,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 use tollgate_core::{Micros, Timestamp};
 
 /// How often the wall clock is compared with the monotonic one.
 const CHECK_EVERY: u64 = 1_000_000;
-/// A difference beyond this is a step of the wall clock, not jitter of the reading.
-const STEP: u64 = 10_000;
+/// A difference beyond this is more than jitter of the reading: the ticks drifted, or the wall clock was set.
+const DRIFT: u64 = 1_000;
 
 /// Tells the time: microseconds since the Unix epoch.
 ///
-/// The system's clock runs on monotonic time, anchored to Unix time. Once a second the anchor is checked, so a
-/// wall clock that was set shows up as one step, which every bucket knows how to take. A manual clock stands
-/// still until it is told otherwise; clones share it.
+/// The system's clock counts the processor's ticks, which is cheap and monotonic, anchored to Unix time. Once a
+/// second the anchor is checked against the wall clock: drift beyond a millisecond is corrected, and a wall clock
+/// that was set shows up as one step, which every bucket knows how to take. A manual clock stands still until it is
+/// told otherwise; clones share it.
 #[derive(Debug, Clone)]
 pub struct Clock(Kind);
 
@@ -30,7 +31,9 @@ enum Kind {
 
 #[derive(Debug)]
 struct Anchor {
-    start: Instant,
+    ticks: quanta::Clock,
+    /// Ticks when the clock was made.
+    start: u64,
     /// Unix time when `start` was.
     unix_at_start: AtomicI64,
     /// When to look at the wall clock again, counted from `start`.
@@ -47,8 +50,10 @@ struct Manual {
 impl Clock {
     /// The system's clock.
     pub fn system() -> Self {
+        let ticks = quanta::Clock::new();
         let anchor = Anchor {
-            start: Instant::now(),
+            start: ticks.raw(),
+            ticks,
             unix_at_start: AtomicI64::new(unix_micros()),
             check_at: AtomicU64::new(CHECK_EVERY),
         };
@@ -133,8 +138,7 @@ impl Default for Clock {
 impl Anchor {
     #[inline]
     fn now(&self) -> Timestamp {
-        let elapsed = self.start.elapsed();
-        let elapsed = elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros());
+        let elapsed = self.ticks.delta_as_nanos(self.start, self.ticks.raw()) / 1_000;
         if elapsed >= self.check_at.load(Ordering::Relaxed) {
             self.check(elapsed);
         }
@@ -147,7 +151,7 @@ impl Anchor {
     fn check(&self, elapsed: u64) {
         self.check_at.store(elapsed + CHECK_EVERY, Ordering::Relaxed);
         let anchor = unix_micros().saturating_sub_unsigned(elapsed);
-        if anchor.abs_diff(self.unix_at_start.load(Ordering::Relaxed)) > STEP {
+        if anchor.abs_diff(self.unix_at_start.load(Ordering::Relaxed)) > DRIFT {
             self.unix_at_start.store(anchor, Ordering::Relaxed);
         }
     }

@@ -112,19 +112,28 @@ fn number_or_null(out: &mut Vec<u8>, value: Option<u64>) {
     }
 }
 
-/// Decimal digits, from the last to the first.
+/// Decimal digits, from the last to the first; most numbers of an answer have one or two.
 #[inline]
 fn number(out: &mut Vec<u8>, mut value: u64) {
     let mut digits = [0_u8; 20];
     let mut first = digits.len();
-    loop {
+    while value >= 10 {
         first -= 1;
-        digits[first] = b'0' + u8::try_from(value % 10).expect("a digit");
+        digits[first] = digit(value % 10);
         value /= 10;
-        if value == 0 {
-            return out.extend_from_slice(&digits[first..]);
-        }
     }
+    if first == digits.len() {
+        return out.push(digit(value));
+    }
+    first -= 1;
+    digits[first] = digit(value);
+    out.extend_from_slice(&digits[first..]);
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a digit is less than ten")]
+const fn digit(value: u64) -> u8 {
+    b'0' + value as u8
 }
 
 #[inline]

@@ -14,6 +14,7 @@ mod packed;
 mod shard;
 
 use std::collections::HashMap;
+use std::future::{Future, ready};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,8 +34,9 @@ use crate::clock::Clock;
 /// Buckets a shard is meant for; fewer buckets, fewer shards.
 const BUCKETS_PER_SHARD: usize = 4_096;
 const MOST_SHARDS: usize = 1_024;
-/// How often a lock is tried before the thread goes to sleep on it; what it guards takes tens of nanoseconds.
-const SPINS: u32 = 100;
+/// The longest pause between two tries at a lock before the thread goes to sleep on it; what the lock guards
+/// takes tens of nanoseconds.
+const MOST_PAUSES: u32 = 64;
 
 /// How much a [`MemoryStore`] may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -465,11 +467,14 @@ impl MemoryStore {
     #[inline]
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         let mutex = &self.shards[shard].0;
-        for _ in 0..SPINS {
+        let mut pauses = 1;
+        while pauses <= MOST_PAUSES {
             if let Some(guard) = mutex.try_lock() {
                 return guard;
             }
-            std::hint::spin_loop();
+            // Back off twice as long each time: whoever holds the line gets its work done meanwhile.
+            (0..pauses).for_each(|_| std::hint::spin_loop());
+            pauses *= 2;
         }
         mutex.lock()
     }
@@ -551,21 +556,34 @@ fn window(hit: &Hit<'_>, limit: &Limit) -> Window {
     }
 }
 
+/// Every call is done when it returns; what it returns is a future that is ready.
 impl Store for MemoryStore {
     #[inline]
-    async fn charge(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
+    fn charge(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.run(hits, Operation::Charge, verdicts);
-        Ok(())
+        ready(Ok(()))
     }
 
-    async fn peek(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
+    fn peek(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.run(hits, Operation::Peek, verdicts);
-        Ok(())
+        ready(Ok(()))
     }
 
-    async fn refund(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
+    fn refund(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.run(hits, Operation::Refund, verdicts);
-        Ok(())
+        ready(Ok(()))
     }
 
     async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
