@@ -1,87 +1,89 @@
-//! quick prototype
-#![allow(
-    clippy::all,
-    missing_docs,
-    clippy::disallowed_methods,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation
-)]
-use std::future::Future;
-use std::task::{Context, Poll, Waker};
-use std::time::Instant;
-use tollgate::{Gate, MemoryStore};
-fn now<F: Future>(f: F) -> F::Output {
-    let mut f = std::pin::pin!(f);
-    match f.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(v) => v,
-        _ => panic!(),
+//! How long does a decision take, next to governor, to a map behind a mutex, and to what a decision cannot do
+//! without? And how much memory does a key take?
+//!
+//! Known bias: `bench/README.md`.
+
+mod lanes;
+mod measure;
+mod memory;
+mod report;
+mod workload;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use mimalloc::MiMalloc;
+
+use crate::lanes::{LANES, Runner};
+use crate::measure::{Figures, Slice};
+use crate::workload::{COLUMNS, Column, Draws};
+
+// The allocator of tollgate's own binary, for every contender.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// Measures decisions in memory, side by side.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Three short rounds: only to see that it works
+    #[arg(long)]
+    quick: bool,
+    /// Also write medians, ranges and every round to this file
+    #[arg(long, value_name = "FILE")]
+    details: Option<PathBuf>,
+    /// Only fill this contender with keys and print what that took; runs in a process of its own
+    #[arg(long, value_name = "CONTENDER", hide = true)]
+    memory_of: Option<String>,
+}
+
+/// How long it takes.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    rounds: u32,
+    warm_up: Duration,
+    measured: Duration,
+}
+
+const FULL: Effort =
+    Effort { rounds: 7, warm_up: Duration::from_millis(50), measured: Duration::from_millis(300) };
+const QUICK: Effort =
+    Effort { rounds: 3, warm_up: Duration::from_millis(5), measured: Duration::from_millis(30) };
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if let Some(name) = &arguments.memory_of {
+        return memory::measure_here(name);
     }
-}
-fn rng(s: &mut u64) -> u64 {
-    *s ^= *s << 13;
-    *s ^= *s >> 7;
-    *s ^= *s << 17;
-    *s
-}
-fn key(buf: &mut String, i: u64) {
-    buf.clear();
-    buf.push_str("user:");
-    let mut d = [b'0'; 7];
-    let mut i = i;
-    for x in d.iter_mut().rev() {
-        *x = b'0' + (i % 10) as u8;
-        i /= 10;
+    let effort = if arguments.quick { QUICK } else { FULL };
+    let memory = memory::measure_each()?;
+    let runners = LANES.map(Runner::new);
+    let figures = measure_all(&runners, effort)?;
+    report::print(&figures, &memory);
+    if let Some(path) = &arguments.details {
+        std::fs::write(path, report::details(&figures, &memory))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    buf.push_str(std::str::from_utf8(&d).unwrap());
+    Ok(())
 }
-fn run(name: &str, threads: u64, n: u64, ops: usize, f: impl Fn(&String) -> bool + Send + Sync) {
-    let t = Instant::now();
-    std::thread::scope(|s| {
-        for i in 0..threads {
-            let f = &f;
-            s.spawn(move || {
-                let mut seed = 0x1234567 + i as u64 * 7919;
-                let mut ok = 0u64;
-                let mut b = String::new();
-                for _ in 0..ops {
-                    key(&mut b, ((rng(&mut seed) as u128 * n as u128) >> 64) as u64);
-                    ok += f(&b) as u64;
-                }
-                std::hint::black_box(ok);
-            });
+
+/// Every contender in every column, once a round: A B C … A B C …
+fn measure_all(runners: &[Runner], effort: Effort) -> Result<Figures> {
+    let draws = Draws::new();
+    let mut figures = Figures::default();
+    for round in 0..effort.rounds {
+        for column in &COLUMNS {
+            let Column { scenario, threads } = *column;
+            let callers = draws.of(scenario, round * 2 + u32::from(threads > 1));
+            let slice = Slice { callers: &callers, threads, effort, allowed: scenario.allows() };
+            for runner in runners {
+                let Some(contender) = runner.contender(scenario) else { continue };
+                let name = runner.lane.name;
+                let ns = contender.drive(&slice).with_context(|| format!("{name} on {column}"))?;
+                figures.add(name, *column, ns);
+            }
         }
-    });
-    let e = t.elapsed().as_nanos() as f64 / ops as f64;
-    println!("{name:12} keys={n:8} thr={threads} {e:8.1} ns/op/thread  {:.2} Mops", threads as f64 * 1e3 / e);
-}
-fn rss() -> usize {
-    let s = std::fs::read_to_string("/proc/self/statm").unwrap();
-    s.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
-}
-fn main() {
-    let n: u64 = std::env::args().nth(1).unwrap().parse().unwrap();
-    let thr: u64 = std::env::args().nth(2).unwrap().parse().unwrap();
-    let ops = std::env::args().nth(3).map_or(3_000_000, |x| x.parse().unwrap());
-    run("nothing", thr, n, ops, |k| k.as_bytes()[11] == 3);
-    let r0 = rss();
-    let gate = Gate::new("100/h burst 100000000".parse().unwrap(), MemoryStore::new());
-    let mut b = String::new();
-    for i in 0..n {
-        key(&mut b, i);
-        now(gate.allow(&b)).unwrap();
     }
-    println!("rss/key {:.1} of {}", (rss() - r0) as f64 / n as f64, gate.store().stats().bytes / n as usize);
-    run("tollgate", thr, n, ops, |k| now(gate.allow(k)).unwrap().allowed);
-    let g = governor::RateLimiter::keyed(
-        governor::Quota::per_hour(std::num::NonZeroU32::new(100).unwrap())
-            .allow_burst(std::num::NonZeroU32::new(100000000).unwrap()),
-    );
-    for i in 0..n {
-        key(&mut b, i);
-        let _ = g.check_key(&b);
-    }
-    run("governor", thr, n, ops, |k| g.check_key(k).is_ok());
-    run("tollgate", thr, n, ops, |k| now(gate.allow(k)).unwrap().allowed);
-    run("governor", thr, n, ops, |k| g.check_key(k).is_ok());
+    Ok(figures)
 }

@@ -17,8 +17,8 @@ pub(crate) fn wait(wait: Micros) -> String {
         _ => {
             let seconds = wait.ceil_secs();
             match seconds {
-                ..3_600 => two(seconds, 60, "min", "s"),
-                ..86_400 => two(seconds.div_ceil(60), 60, "h", "min"),
+                0..3_600 => two(seconds, 60, "min", "s"),
+                3_600..86_400 => two(seconds.div_ceil(60), 60, "h", "min"),
                 _ => two(seconds.div_ceil(3_600), 24, "d", "h"),
             }
         }

@@ -6,6 +6,7 @@ mod limiter;
 pub mod replay;
 pub mod rules;
 mod store;
+mod sync;
 
 pub use clock::Clock;
 pub use gate::Gate;

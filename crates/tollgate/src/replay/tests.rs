@@ -112,7 +112,7 @@ fn a_bad_line_is_blamed_by_its_number_and_told_what_was_expected() {
             "{\"t_us\":0,\"user_id\":\"a\"}",
             "line 3: column 19: unknown field `user_id`, expected one of `t_us`, `op`, `cost`, `attributes`, `rules`",
         ),
-        ("{\"t_us\":0,\"t_us\":1}", "line 3: column 16: duplicate field `t_us`"),
+        ("{\"t_us\":0,\"t_us\":1}", "line 3: column 19: duplicate field `t_us`"),
         (
             "{\"t_us\":0,\"attributes\":[]}",
             "line 3: column 23: invalid type: sequence, expected an object of attributes like {\"user_id\": \"42\"}",

@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use tollgate_core::Limit;
 
-/// How many distinct limits are kept; states name them in 16 bits.
-const PLACES: usize = 1 << 16;
+/// How many distinct limits are kept; states have 16 bits to name them.
+const PLACES: LimitId = 1 << 14;
 /// How far from its home a limit is looked for.
 const REACH: usize = 32;
 
@@ -34,7 +34,7 @@ impl Limits {
         let home = limit.digest() as LimitId;
         (0..REACH).find_map(|step| {
             #[expect(clippy::cast_possible_truncation, reason = "steps are few and the table wraps")]
-            let place = home.wrapping_add(step as LimitId);
+            let place = home.wrapping_add(step as LimitId) % PLACES;
             let kept = self.places[usize::from(place)].get_or_init(|| Box::new(limit.clone()));
             (**kept == *limit).then_some(place)
         })
@@ -72,6 +72,6 @@ mod tests {
             .map(|count| Limit::new(count, Micros::new(1_000_000)).unwrap())
             .filter(|limit| limits.id(limit).is_none_or(|name| limits.get(name) != limit))
             .count();
-        assert!(refused >= 100_000 - PLACES);
+        assert!(refused >= 100_000 - usize::from(PLACES));
     }
 }

@@ -16,10 +16,8 @@ mod shard;
 use std::collections::HashMap;
 use std::future::{Future, ready};
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldhash::quality::{FoldHasher, RandomState};
-use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{Answer, Bucket, Demand, State, TokenBucket, Window, start_on_the_clock};
 use tollgate_core::limit::{Algorithm, Phase, Refill};
@@ -30,6 +28,7 @@ use self::packed::{Content, Packed};
 use self::shard::{KeyHash, NewState, Shard, ShardBounds, Wide};
 use super::{Store, StoreError};
 use crate::clock::Clock;
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 /// Buckets a shard is meant for; fewer buckets, fewer shards.
 const BUCKETS_PER_SHARD: usize = 4_096;
@@ -142,7 +141,16 @@ impl MemoryStore {
     /// An empty store on the given clock and with the given bounds.
     pub fn with(clock: Clock, bounds: Bounds) -> Self {
         let shards = (bounds.buckets / BUCKETS_PER_SHARD).clamp(1, MOST_SHARDS);
-        let shards = 1_usize << shards.ilog2();
+        Self::with_shards(clock, bounds, 1 << shards.ilog2())
+    }
+
+    /// The same with a given number of shards, a power of two; small stores have one otherwise.
+    #[cfg(shuttle)]
+    pub fn sharded(clock: Clock, bounds: Bounds, shards: usize) -> Self {
+        Self::with_shards(clock, bounds, shards)
+    }
+
+    fn with_shards(clock: Clock, bounds: Bounds, shards: usize) -> Self {
         let each = ShardBounds { buckets: (bounds.buckets / shards).max(1), bytes: bounds.bytes / shards };
         MemoryStore {
             clock,

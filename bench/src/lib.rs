@@ -1,0 +1,8 @@
+//! What the benchmarks and the test of instruction counts share: the contenders, the callers they decide about,
+//! and sets of rules.
+
+pub mod contender;
+pub mod instructions;
+pub mod mixed;
+#[cfg(feature = "peers")]
+pub mod peers;

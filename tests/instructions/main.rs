@@ -1,0 +1,58 @@
+//! What a decision costs, in counts that do not depend on what else the machine does: instructions and
+//! allocations.
+
+mod allocations;
+
+use tollgate_bench::contender::{Caller, Check, Contender, Quota};
+use tollgate_bench::{instructions, mixed};
+
+use allocations::allocations_of;
+
+/// Look-ups per count; valgrind runs them dozens of times slower than the processor.
+const LOOK_UPS: u64 = 2_000;
+
+#[test]
+fn a_request_matches_the_same_rules_of_ten_and_of_ten_thousand() {
+    let request = mixed::request();
+    let [few, many] = [10, 10_000].map(|count| mixed::rules(count).matching(&request));
+    assert_eq!(few.len(), mixed::MATCHING);
+    assert_eq!(few, many);
+}
+
+#[test]
+fn a_look_up_among_ten_thousand_rules_costs_at_most_twice_one_among_ten() {
+    // Under valgrind this test runs itself, and is here to do the work.
+    if let Some((scenario, decisions)) = instructions::requested() {
+        instructions::run(&scenario, decisions);
+        return;
+    }
+    let this = "a_look_up_among_ten_thousand_rules_costs_at_most_twice_one_among_ten";
+    let count = |scenario: &str| {
+        instructions::per_decision(scenario, LOOK_UPS, &["--exact", this])
+            .unwrap_or_else(|error| panic!("{error}"))
+    };
+    for what in ["matching", "ruling"] {
+        let few = count(&format!("rules/{what}/10"));
+        let many = count(&format!("rules/{what}/10000"));
+        assert!(few > 0, "nothing was counted");
+        assert!(many <= 2 * few, "{what}: {many} instructions among 10,000 rules, {few} among 10");
+    }
+}
+
+#[test]
+fn a_decision_by_four_rules_allocates_nothing() {
+    assert_eq!(allocations_of(|| drop(std::hint::black_box(Box::new(0)))), 1, "the allocator counts");
+    let callers: Vec<Caller> = (0..1_000).map(Caller::new).collect();
+    for (quota, allowed) in [(Quota::ENDLESS, true), (Quota::SPENT, false)] {
+        let limiter = Check::four_tiers(quota);
+        for caller in &callers {
+            limiter.decide(caller);
+        }
+        let decide_all = || {
+            for caller in callers.iter().cycle().take(10_000) {
+                assert_eq!(limiter.decide(caller), allowed, "{caller:?}");
+            }
+        };
+        assert_eq!(allocations_of(decide_all), 0, "allocations in 10,000 decisions, `allowed: {allowed}`");
+    }
+}
