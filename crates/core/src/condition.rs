@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use crate::descriptor::{self, Descriptor, Value};
+use crate::descriptor::{self, Descriptor, Name, Value};
 use crate::glob::Glob;
 
 /// One demand: an attribute must have one of some values.
@@ -11,7 +11,7 @@ use crate::glob::Glob;
 /// the letter. An absent attribute meets no demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    attribute: Box<str>,
+    attribute: Name<'static>,
     test: Test,
 }
 
@@ -54,8 +54,8 @@ impl Condition {
         if values.peek().is_none() {
             return Err(ConditionError::NoValue { attribute: attribute.to_owned() });
         }
-        let attribute = descriptor::canonical_name(attribute.into());
-        let test = match &*attribute {
+        let attribute = Name::owned(attribute);
+        let test = match attribute.as_str() {
             descriptor::IP => Test::Within(IpNet::aggregate(&values.map(network).collect::<Result<_, _>>()?)),
             descriptor::ENDPOINT => Test::Path(values.map(Glob::new).collect()),
             descriptor::METHOD => {
@@ -63,11 +63,15 @@ impl Condition {
             }
             _ => Test::OneOf(values.map(Into::into).collect()),
         };
-        Ok(Condition { attribute: attribute.into(), test })
+        Ok(Condition { attribute, test })
     }
 
     /// The attribute it is about.
     pub fn attribute(&self) -> &str {
+        self.attribute.as_str()
+    }
+
+    pub(crate) const fn name(&self) -> &Name<'static> {
         &self.attribute
     }
 
@@ -78,7 +82,7 @@ impl Condition {
     /// Whether a request meets it.
     #[inline]
     pub fn holds(&self, request: &Descriptor<'_>) -> bool {
-        match (&self.test, request.get(&self.attribute)) {
+        match (&self.test, request.find(&self.attribute)) {
             (Test::OneOf(values), Some(Value::Text(text))) => values.iter().any(|value| **value == **text),
             (Test::Path(globs), Some(Value::Text(path))) => globs.iter().any(|glob| glob.matches(path)),
             (Test::Within(networks), Some(Value::Ip(address))) => {
@@ -101,7 +105,7 @@ impl Condition {
             (Test::Path(_), _) => "matches",
             (Test::Within(_), _) => "is in",
         };
-        format!("{} {relation} {}", self.attribute, values.join(", "))
+        format!("{} {relation} {}", self.attribute(), values.join(", "))
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) const METHOD: &str = "method";
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Descriptor<'a> {
-    facts: SmallVec<[(Cow<'a, str>, Value<'a>); 6]>,
+    facts: SmallVec<[(Name<'a>, Value<'a>); 6]>,
 }
 
 /// The value of one fact.
@@ -51,6 +51,7 @@ impl<'a> Descriptor<'a> {
 
     /// The same request with one more fact.
     #[must_use]
+    #[inline]
     pub fn with(mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Self {
         self.set(name, value);
         self
@@ -59,14 +60,15 @@ impl<'a> Descriptor<'a> {
     /// The same request with the client's address.
     #[must_use]
     pub fn with_ip(mut self, address: IpAddr) -> Self {
-        self.put(Cow::Borrowed(IP), Value::Ip(address.to_canonical()));
+        self.put(Name::new(Cow::Borrowed(IP)), Value::Ip(address.to_canonical()));
         self
     }
 
     /// Adds one more fact.
+    #[inline]
     pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) {
-        let (name, value) = (canonical_name(name.into()), value.into());
-        let value = match &*name {
+        let (name, value) = (Name::new(name.into()), value.into());
+        let value = match &*name.text {
             IP => match value.parse::<IpAddr>() {
                 Ok(address) => Value::Ip(address.to_canonical()),
                 Err(_) => Value::Text(value),
@@ -78,17 +80,23 @@ impl<'a> Descriptor<'a> {
         self.put(name, value);
     }
 
-    fn put(&mut self, name: Cow<'a, str>, value: Value<'a>) {
-        match self.facts.iter_mut().find(|(known, _)| *known == name) {
+    #[inline]
+    fn put(&mut self, name: Name<'a>, value: Value<'a>) {
+        match self.facts.iter_mut().find(|(known, _)| known.is(&name)) {
             Some(fact) => fact.1 = value,
             None => self.facts.push((name, value)),
         }
     }
 
     /// The value of a fact.
-    #[inline]
     pub fn get(&self, name: &str) -> Option<&Value<'a>> {
-        self.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+        self.find(&Name::new(Cow::Borrowed(name)))
+    }
+
+    /// The value of a fact whose name was read before.
+    #[inline]
+    pub(crate) fn find(&self, name: &Name<'_>) -> Option<&Value<'a>> {
+        self.facts.iter().find(|(known, _)| known.is(name)).map(|(_, value)| value)
     }
 
     /// The value of a fact as text.
@@ -98,7 +106,58 @@ impl<'a> Descriptor<'a> {
 
     /// Every fact, in the order they were added.
     pub fn facts(&self) -> impl Iterator<Item = (&str, &Value<'a>)> {
-        self.facts.iter().map(|(name, value)| (&**name, value))
+        self.facts.iter().map(|(name, value)| (&*name.text, value))
+    }
+
+    /// Every fact with its name as it was read.
+    #[inline]
+    pub(crate) fn named_facts(&self) -> impl Iterator<Item = (&Name<'a>, &Value<'a>)> {
+        self.facts.iter().map(|(name, value)| (name, value))
+    }
+}
+
+/// The name of an attribute. The usual ones are told apart by a number, without comparing text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Name<'a> {
+    number: u8,
+    text: Cow<'a, str>,
+}
+
+impl<'a> Name<'a> {
+    /// How many names have a number, counting 0, which all the others share.
+    pub(crate) const NUMBERS: usize = 6;
+
+    #[inline]
+    pub(crate) fn new(text: Cow<'a, str>) -> Self {
+        let (number, text) = match &*text {
+            USER_ID => (1, Cow::Borrowed(USER_ID)),
+            PLAN => (2, Cow::Borrowed(PLAN)),
+            IP | "ip_address" => (3, Cow::Borrowed(IP)),
+            ENDPOINT => (4, Cow::Borrowed(ENDPOINT)),
+            METHOD => (5, Cow::Borrowed(METHOD)),
+            _ => (0, text),
+        };
+        Name { number, text }
+    }
+
+    /// The same name for as long as anybody wants it.
+    pub(crate) fn owned(text: &str) -> Name<'static> {
+        Name::new(Cow::Owned(text.to_owned()))
+    }
+
+    #[inline]
+    pub(crate) fn is(&self, other: &Name<'_>) -> bool {
+        self.number == other.number && (self.number != 0 || self.text == other.text)
+    }
+
+    #[inline]
+    pub(crate) fn number(&self) -> usize {
+        usize::from(self.number)
+    }
+
+    #[inline]
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
     }
 }
 
@@ -119,11 +178,6 @@ impl fmt::Display for Value<'_> {
             Value::Ip(address) => address.fmt(f),
         }
     }
-}
-
-/// An attribute's one name.
-pub(crate) fn canonical_name(name: Cow<'_, str>) -> Cow<'_, str> {
-    if name == "ip_address" { Cow::Borrowed(IP) } else { name }
 }
 
 /// An address as a bucket sees it: IPv6 cut to the network that one customer usually gets.

@@ -9,32 +9,37 @@ use crate::descriptor::normal_path;
 /// `*` stands for any part of a segment, also an empty one; `**` for any text, slashes included. `/a/**`
 /// matches `/a/b` and everything below `/a`, and `/a` itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Glob(Box<str>);
+pub struct Glob {
+    pattern: Box<str>,
+    is_literal: bool,
+}
 
 impl Glob {
     /// A pattern, normalised as paths are.
     pub fn new(pattern: &str) -> Self {
-        Glob(normal_path(Cow::Borrowed(pattern)).into())
+        let pattern = normal_path(Cow::Borrowed(pattern));
+        Glob { is_literal: !pattern.contains('*'), pattern: pattern.into() }
     }
 
     /// The pattern.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.pattern
     }
 
     /// The path it stands for, when it is the only one.
     pub fn literal(&self) -> Option<&str> {
-        (!self.0.contains('*')).then_some(&*self.0)
+        self.is_literal.then_some(&*self.pattern)
     }
 
     /// Whether a normalised path fits.
+    #[inline]
     pub fn matches(&self, path: &str) -> bool {
-        if let Some(parent) = self.0.strip_suffix("/**")
-            && fits(parent.as_bytes(), path.as_bytes())
-        {
-            return true;
+        if self.is_literal {
+            return *self.pattern == *path;
         }
-        fits(self.0.as_bytes(), path.as_bytes())
+        let below = self.pattern.strip_suffix("/**");
+        below.is_some_and(|parent| fits(parent.as_bytes(), path.as_bytes()))
+            || fits(self.pattern.as_bytes(), path.as_bytes())
     }
 }
 

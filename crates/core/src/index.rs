@@ -11,9 +11,9 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::condition::{Condition, Test};
-use crate::descriptor::{self, Descriptor, Value};
+use crate::descriptor::{self, Descriptor, Name, Value};
 use crate::glob::Glob;
-use crate::rule::{Mode, Rule};
+use crate::rule::{Missing, Mode, Rule};
 use crate::ruleset::RuleIndex;
 
 // The keys of these maps come from the operator, not from requests: nobody can flood them.
@@ -23,15 +23,25 @@ type Filed = SmallVec<[RuleIndex; 2]>;
 /// The index of a rule set.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    /// Rules without a condition to file them under.
+    /// Rules that may match any request.
     everywhere: Vec<RuleIndex>,
-    /// By attribute, then by its exact value.
-    exact: Vec<(Box<str>, Map<Box<str>, Filed>)>,
+    /// By attribute: the usual ones by their number, the others by name.
+    usual: [Attribute; Name::NUMBERS],
+    others: Map<Box<str>, Attribute>,
     paths: PathNode,
     networks: Networks,
 }
 
-/// How many rules share the most common value of a condition: the fewer, the better it files.
+/// What is filed under one attribute.
+#[derive(Debug, Default)]
+struct Attribute {
+    /// Rules that need it to be there and have no condition.
+    present: Filed,
+    /// Rules that need it to have this value.
+    values: Map<Box<str>, Filed>,
+}
+
+/// How many rules share each value: the fewer, the better it files.
 type Crowd = Map<(Box<str>, Box<str>), usize>;
 
 impl Index {
@@ -57,19 +67,24 @@ impl Index {
             values(condition).map(shared).max().unwrap_or(usize::MAX)
         };
         let Some(rarest) = rule.conditions().iter().min_by_key(|condition| crowd_of(condition)) else {
-            self.everywhere.push(place);
+            match rule.pattern().names().next().filter(|_| rule.missing() == Missing::Skip) {
+                Some(needed) => self.attribute(needed).present.push(place),
+                None => self.everywhere.push(place),
+            }
             return;
         };
         match rarest.test() {
             Test::OneOf(values) => {
                 for value in values {
-                    self.file_exact(rarest.attribute(), value, place);
+                    self.attribute(rarest.name()).values.entry(value.clone()).or_default().push(place);
                 }
             }
             Test::Path(globs) => {
                 for glob in globs {
                     match glob.literal() {
-                        Some(path) => self.file_exact(descriptor::ENDPOINT, path, place),
+                        Some(path) => {
+                            self.attribute(rarest.name()).values.entry(path.into()).or_default().push(place);
+                        }
                         None => self.paths.file(glob, place),
                     }
                 }
@@ -78,35 +93,40 @@ impl Index {
         }
     }
 
-    fn file_exact(&mut self, attribute: &str, value: &str, place: RuleIndex) {
-        let known = self.exact.iter().position(|(name, _)| &**name == attribute);
-        let at = known.unwrap_or_else(|| {
-            self.exact.push((attribute.into(), Map::default()));
-            self.exact.len() - 1
-        });
-        self.exact[at].1.entry(value.into()).or_default().push(place);
+    fn attribute(&mut self, name: &Name<'_>) -> &mut Attribute {
+        match name.number() {
+            0 => self.others.entry(name.as_str().into()).or_default(),
+            number => &mut self.usual[number],
+        }
     }
 
     /// Hands over every rule that may match; some may come twice.
     #[inline]
     pub(crate) fn candidates(&self, request: &Descriptor<'_>, mut found: impl FnMut(RuleIndex)) {
         self.everywhere.iter().copied().for_each(&mut found);
-        for (attribute, filed) in &self.exact {
-            if let Some(Value::Text(text)) = request.get(attribute)
-                && let Some(rules) = filed.get(&**text)
-            {
-                rules.iter().copied().for_each(&mut found);
+        for (name, value) in request.named_facts() {
+            let attribute = match name.number() {
+                0 if self.others.is_empty() => continue,
+                0 => match self.others.get(name.as_str()) {
+                    Some(attribute) => attribute,
+                    None => continue,
+                },
+                number => &self.usual[number],
+            };
+            attribute.present.iter().copied().for_each(&mut found);
+            match value {
+                Value::Text(text) => {
+                    if !attribute.values.is_empty()
+                        && let Some(rules) = attribute.values.get(&**text)
+                    {
+                        rules.iter().copied().for_each(&mut found);
+                    }
+                    if name.as_str() == descriptor::ENDPOINT && !self.paths.is_empty() {
+                        self.paths.candidates(Some(text), &mut found);
+                    }
+                }
+                Value::Ip(address) => self.networks.candidates(*address, &mut found),
             }
-        }
-        if !self.paths.is_empty()
-            && let Some(Value::Text(path)) = request.get(descriptor::ENDPOINT)
-        {
-            self.paths.candidates(Some(path), &mut found);
-        }
-        if !self.networks.lengths.is_empty()
-            && let Some(Value::Ip(address)) = request.get(descriptor::IP)
-        {
-            self.networks.candidates(*address, &mut found);
         }
     }
 }
@@ -123,7 +143,7 @@ fn values(condition: &Condition) -> impl Iterator<Item = String> {
 /// Networks by prefix length: one look-up for each length in use.
 #[derive(Debug, Default)]
 struct Networks {
-    /// Length and number of rules' networks of it, for both families.
+    /// The lengths in use, ascending, for both families.
     lengths: Vec<u8>,
     filed: Map<IpNet, Filed>,
 }

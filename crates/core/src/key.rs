@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use crate::condition::Condition;
-use crate::descriptor::{self, Descriptor, Value, canonical_name};
+use crate::descriptor::{self, Descriptor, Name, Value};
 use crate::limit::AlgorithmName;
 use crate::time::Micros;
 
@@ -30,7 +30,7 @@ pub struct KeyPattern {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Segment {
     Literal(Box<str>),
-    Attribute(Box<str>),
+    Attribute(Name<'static>),
 }
 
 /// What a rule counts by, read off its pattern.
@@ -150,7 +150,7 @@ impl KeyPattern {
                 .filter(|name| !name.contains(['{', '}']))
                 .ok_or_else(|| PatternError::Braces { segment: word.to_owned() })?;
             check_name(name)?;
-            self.segments.push(Segment::Attribute(canonical_name(name.into()).into()));
+            self.segments.push(Segment::Attribute(Name::owned(name)));
             return Ok(None);
         }
         self.segments.push(Segment::Literal(word.into()));
@@ -168,8 +168,13 @@ impl KeyPattern {
 
     /// The attributes whose values tell buckets apart.
     pub fn attributes(&self) -> impl Iterator<Item = &str> {
+        self.names().map(Name::as_str)
+    }
+
+    #[inline]
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Name<'static>> {
         self.segments.iter().filter_map(|segment| match segment {
-            Segment::Attribute(name) => Some(&**name),
+            Segment::Attribute(name) => Some(name),
             Segment::Literal(_) => None,
         })
     }
@@ -236,7 +241,7 @@ impl Space {
 
     /// The keys that callers name themselves, for limits without a rule, apart from every rule's.
     pub fn ad_hoc(algorithm: AlgorithmName) -> Self {
-        let segments = vec![Segment::Attribute("key".into())];
+        let segments = vec![Segment::Attribute(Name::owned("key"))];
         let pattern = KeyPattern { text: "{key}".into(), segments, conditions: Vec::new() };
         Space { digest: digest(&["ad hoc", algorithm.as_str()]), pattern, ipv6_prefix: 128 }
     }
@@ -254,7 +259,7 @@ impl Space {
     /// The key of a request; an attribute that is absent counts as one more value.
     #[inline]
     pub fn key<'a>(&'a self, request: &'a Descriptor<'_>) -> Key<'a> {
-        let values = self.pattern.attributes().map(|name| match request.get(name) {
+        let values = self.pattern.names().map(|name| match request.find(name) {
             None => KeyValue::Missing,
             Some(Value::Text(text)) => KeyValue::Text(text),
             Some(Value::Ip(address)) => KeyValue::Network(descriptor::network(*address, self.ipv6_prefix)),
@@ -378,7 +383,7 @@ impl fmt::Display for Key<'_> {
                     }
                     Some(KeyValue::Network(address)) => write!(f, "{address}")?,
                     // No value looks like this: braces in values are encoded.
-                    Some(KeyValue::Missing) | None => write!(f, "{{{name}}}")?,
+                    Some(KeyValue::Missing) | None => write!(f, "{{{}}}", name.as_str())?,
                 },
             }
         }

@@ -248,9 +248,9 @@ impl Rule {
             return Err(Mismatch::Condition(condition));
         }
         if self.missing == Missing::Skip
-            && let Some(absent) = self.pattern().attributes().find(|name| request.get(name).is_none())
+            && let Some(absent) = self.pattern().names().find(|name| request.find(name).is_none())
         {
-            return Err(Mismatch::Missing(absent));
+            return Err(Mismatch::Missing(absent.as_str()));
         }
         Ok(())
     }
@@ -260,6 +260,6 @@ impl Rule {
     pub(crate) fn denies(&self, request: &Descriptor<'_>) -> bool {
         self.action == Action::Deny
             || self.missing == Missing::Deny
-                && self.pattern().attributes().any(|name| request.get(name).is_none())
+                && self.pattern().names().any(|name| request.find(name).is_none())
     }
 }

@@ -263,6 +263,10 @@ impl MemoryStore {
         let mut numbers: SmallVec<[usize; 4]> = hashes.iter().map(|hash| self.shard_of(*hash)).collect();
         numbers.sort_unstable();
         numbers.dedup();
+        // Fetch every slot into the cache first, so that nobody waits for memory while all locks are held.
+        for hash in &hashes {
+            std::hint::black_box(self.lock(self.shard_of(*hash)).find(*hash));
+        }
         let mut guards: SmallVec<[MutexGuard<'_, Shard>; 4]> =
             numbers.iter().map(|number| self.lock(*number)).collect();
         let guard_of = |hash: KeyHash| {

@@ -1,0 +1,15 @@
+//! One limit, one store, keys of your own: `cargo run -p tollgate --example gate`.
+
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use tollgate::{Gate, MemoryStore};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let gate = Gate::new("5/min burst 3".parse()?, MemoryStore::new());
+    for request in 1..=4 {
+        let verdict = gate.allow("user:123").await?;
+        println!("request {request}: allowed {}, {} left", verdict.allowed, verdict.remaining);
+    }
+    Ok(())
+}
