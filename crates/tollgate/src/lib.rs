@@ -1,4 +1,24 @@
-//! A rate limiter that is exact, fast and calm.
+//! A rate limiter: every request pays a token at the gate or is told when to return.
+//!
+//! [`Limiter`] decides requests by rules: it matches a [`Descriptor`] to the rules of a file ([`rules`]), charges
+//! all their buckets or none, and answers with the limit that speaks. [`Gate`] is the small form, one limit and
+//! keys of your own. Both keep their buckets in a [`Store`]; [`MemoryStore`] is the one in this process.
+//!
+//! ```
+//! use tollgate::{Descriptor, Limiter, MemoryStore, rules};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let rules = rules::parse("rules.yaml", "rules: [{ key: 'user:{user_id}', limit: 10/s burst 50 }]")?;
+//! let limiter = Limiter::new(rules, MemoryStore::new());
+//! let answer = limiter.check(&Descriptor::new().with("user_id", "42"), 1).await?;
+//! assert!(answer.allowed());
+//! assert_eq!(answer.remaining(), Some(49));
+//! # Ok(()) }
+//! ```
+//!
+//! A refusal is a value, not an error: [`Decision`] says how long to wait, and an [`Err`] means that the store gave
+//! no answer. [`replay`] runs a trace through rules in virtual time. [`core`] is the arithmetic beneath, which
+//! reads no clock: tests turn a [`Clock::manual`].
 
 mod clock;
 mod gate;
@@ -18,3 +38,9 @@ pub use tollgate_core::{
     AlgorithmName, Decision, Descriptor, Hit, Limit, LimitError, Micros, Outcome, Rule, RuleSet, Tier,
     Timestamp, Verdict,
 };
+
+/// The snippets of the README and of the guide, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/guide/library.md")]
+struct Snippets;

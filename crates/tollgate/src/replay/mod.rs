@@ -11,6 +11,7 @@
 
 mod event;
 mod json;
+mod line;
 
 use std::future::Future;
 use std::io::{self, BufRead, Read as _};
@@ -26,6 +27,9 @@ use crate::rules::{self, RulesError};
 use crate::store::{Bounds, MemoryStats, MemoryStore};
 
 pub use event::{Event, EventError, MAX_ATTRIBUTES, MAX_LINE, MAX_RULES_LINE, Op};
+
+/// How much of a line is read: all that is allowed and its end.
+const LONGEST: u64 = MAX_RULES_LINE as u64 + 1;
 
 /// Decides the requests of a trace.
 ///
@@ -101,20 +105,20 @@ impl Replay {
     /// The first line that makes no sense, or reading or telling that failed.
     pub fn run(
         &self,
-        input: impl BufRead,
+        mut input: impl BufRead,
         mut each: impl FnMut(&Step<'_, '_>) -> io::Result<()>,
     ) -> Result<u64, TraceError> {
-        let mut input = input;
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();
-            // One byte more than allowed, so that a line that is too long is seen to be.
-            let most = u64::try_from(MAX_RULES_LINE).unwrap_or(u64::MAX).saturating_add(1);
-            let read = input.by_ref().take(most).read_until(b'\n', &mut line).map_err(TraceError::Read)?;
+            let read = input.by_ref().take(LONGEST).read_until(b'\n', &mut line).map_err(TraceError::Read)?;
+            let blame = |error| TraceError::Line { line: number, error };
             if read == 0 {
                 return Ok(number - 1);
             }
-            let blame = |error| TraceError::Line { line: number, error };
+            if read > MAX_RULES_LINE && !line.ends_with(b"\n") {
+                return Err(blame(EventError::TooLong { length: read }));
+            }
             let text = line.trim_ascii_end();
             if !text.is_empty() {
                 let event = Event::parse(text).map_err(blame)?;
