@@ -116,9 +116,11 @@ async fn run(blocks: &[Vec<Exchange>]) -> Vec<Vec<String>> {
         let mut parts = text.split(&format!("{MARK}\n")).map(str::to_owned).collect::<Vec<_>>();
         parts.truncate(block.len());
         assert_eq!(parts.len(), block.len(), "the shell gave up: {text}");
-        printed.extend(parts.iter().map(|part| {
-            part.trim_end().lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
-        }));
+        printed.extend(
+            parts.iter().map(|part| {
+                part.trim_end().lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
+            }),
+        );
     }
     printed
 }
@@ -138,9 +140,9 @@ fn fits(pasted: &[String], printed: &[String]) -> bool {
         Some((gap, rest)) if gap.trim() == "…" => {
             (0..=printed.len()).any(|from| fits(rest, &printed[from..]))
         }
-        Some((line, rest)) => printed.split_first().is_some_and(|(first, printed)| {
-            line_fits(&steady(line), &steady(first)) && fits(rest, printed)
-        }),
+        Some((line, rest)) => printed
+            .split_first()
+            .is_some_and(|(first, printed)| line_fits(&steady(line), &steady(first)) && fits(rest, printed)),
     }
 }
 

@@ -113,7 +113,9 @@ enum Depth {
 
 fn markdown_in(folder: &Path, depth: Depth) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())).flatten() {
+    for entry in
+        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())).flatten()
+    {
         let path = entry.path();
         if path.is_dir() && depth == Depth::All {
             found.extend(markdown_in(&path, depth));

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::builder::FalseyValueParser;
 use tollgate::core::Enforcement;
 use tollgate::{Answer, Descriptor, Limiter, MemoryStore, Micros, Outcome};
+use tollgate_server::DecisionBody;
 
-use crate::body;
 use crate::load::RulesArgs;
 use crate::request::RequestArgs;
 use crate::terminal::{Terminal, Tone};
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
             let answer = limiter.check(&request, args.request.cost).await?;
             any_refused |= !answer.allowed();
             if args.json {
-                serde_json::to_writer(&mut *terminal.out(), &body::Decision::new(&answer, &request))?;
+                serde_json::to_writer(&mut *terminal.out(), &DecisionBody::new(&answer, &request, None))?;
                 newline(terminal.out())?;
             } else {
                 let line = sentence(&answer, &request, args.request.cost, terminal);

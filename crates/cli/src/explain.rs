@@ -8,8 +8,8 @@ use serde::Serialize;
 use tollgate::core::rule::{Action, Mismatch};
 use tollgate::core::{Enforcement, RuleIndex};
 use tollgate::{Answer, Descriptor, Limiter, MemoryStore, Outcome, RuleSet, Tier};
+use tollgate_server::DecisionBody;
 
-use crate::body;
 use crate::load::RulesArgs;
 use crate::request::{RequestArgs, shown};
 use crate::terminal::{Terminal, Tone};
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 struct Report<'a> {
     attributes: serde_json::Map<String, serde_json::Value>,
     cost: u64,
-    decision: body::Decision<'a>,
+    decision: DecisionBody<'a>,
     rules: Vec<Line<'a>>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
         let report = Report {
             attributes: request.facts().map(|(name, value)| (name.to_owned(), text(value))).collect(),
             cost: args.request.cost,
-            decision: body::Decision::new(&answer, &request),
+            decision: DecisionBody::new(&answer, &request, None),
             rules,
         };
         writeln!(terminal.out(), "{}", serde_json::to_string(&report)?)?;

@@ -1,6 +1,5 @@
 //! The `tollgate` command.
 
-mod body;
 mod check;
 mod completions;
 mod explain;
@@ -9,6 +8,7 @@ mod progress;
 mod replay;
 mod request;
 mod rules;
+mod serve;
 mod summary;
 mod table;
 mod terminal;
@@ -39,6 +39,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Answer checks over HTTP; what `tollgate` does without a command
+    Serve(serve::Args),
     /// Decide a request, with nothing counted before it
     Check(check::Args),
     /// Check rules files, list rules, look one up
@@ -65,11 +67,12 @@ fn main() -> ExitCode {
 
 fn run(command: Option<Command>, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     match command {
+        Some(Command::Serve(args)) => serve::run(&args, terminal),
         Some(Command::Check(args)) => check::run(&args, terminal),
         Some(Command::Rules(args)) => rules::run(&args, terminal),
         Some(Command::Replay(args)) => replay::run(&args, terminal),
         Some(Command::Explain(args)) => explain::run(&args, terminal),
         Some(Command::Completions(args)) => completions::run(&args, terminal),
-        None => anyhow::bail!("no command is given; `tollgate --help` lists them"),
+        None => serve::run(&serve::Args::from_environment(), terminal),
     }
 }

@@ -47,8 +47,22 @@ pub enum Enforcement {
     Shadow,
 }
 
+impl Enforcement {
+    /// The word for it in answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Enforcement::Enforce => "enforce",
+            Enforcement::Shadow => "shadow",
+        }
+    }
+}
+
 /// What the rules say about a request before any bucket is asked.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the usual answer is the large one, and a box would be an allocation"
+)]
 pub enum Ruling<'r> {
     /// A `deny` rule refuses it.
     Denied(RuleIndex),
@@ -67,6 +81,24 @@ pub struct Limited<'r> {
     pub hits: Hits<'r>,
     /// `deny` rules that are only on trial.
     pub shadow_denials: SmallVec<[RuleIndex; 1]>,
+}
+
+impl<'r> Limited<'r> {
+    /// Adds the bucket of a rule, if it has one.
+    #[inline]
+    fn add(&mut self, place: RuleIndex, rule: &'r Rule, request: &'r Descriptor<'_>, demand: Demand) {
+        let Action::Limit(limit) = rule.action() else { return };
+        self.rules.push(place);
+        self.hits.push(Hit {
+            key: rule.key(request),
+            limit,
+            demand: Demand { cost: rule.cost(request, demand.cost), ..demand },
+            enforcement: match rule.mode() {
+                Mode::Shadow => Enforcement::Shadow,
+                Mode::Enforce | Mode::Off => Enforcement::Enforce,
+            },
+        });
+    }
 }
 
 /// All the rules of a moment. A request sees one set from beginning to end.
@@ -226,16 +258,9 @@ impl RuleSet {
                 _ if rule.denies(request) && enforced => denied = self.first_by_label(denied, place),
                 _ if rule.denies(request) => limited.shadow_denials.push(place),
                 Action::Allow => exempt |= enforced,
-                Action::Limit(limit) => {
-                    limited.rules.push(place);
-                    limited.hits.push(Hit {
-                        key: rule.key(request),
-                        limit,
-                        demand: Demand { cost: rule.cost(request, cost), patience },
-                        enforcement: if enforced { Enforcement::Enforce } else { Enforcement::Shadow },
-                    });
+                Action::Limit(_) | Action::Deny => {
+                    limited.add(place, rule, request, Demand { cost, patience })
                 }
-                Action::Deny => {}
             }
         }
         match denied {
@@ -243,6 +268,15 @@ impl RuleSet {
             None if exempt => Ruling::Exempt,
             None => Ruling::Limited(limited),
         }
+    }
+
+    /// The buckets of a request, whether or not a rule denies or exempts it.
+    pub fn limited<'a>(&'a self, request: &'a Descriptor<'_>, cost: u64, patience: Micros) -> Limited<'a> {
+        let mut limited = Limited::default();
+        for place in self.matching(request) {
+            limited.add(place, self.rule(place), request, Demand { cost, patience });
+        }
+        limited
     }
 
     fn first_by_label(&self, known: Option<RuleIndex>, other: RuleIndex) -> Option<RuleIndex> {

@@ -22,6 +22,7 @@
 
 mod clock;
 mod gate;
+pub mod json;
 mod limiter;
 pub mod replay;
 pub mod rules;

@@ -66,7 +66,6 @@ enum Verb {
     Check,
     Peek,
     Refund,
-    Reset,
 }
 
 impl<S: Store> Limiter<S> {
@@ -123,13 +122,19 @@ impl<S: Store> Limiter<S> {
         self.decide(request, cost, Micros::MAX, Verb::Refund).await
     }
 
-    /// Forgets every bucket of a request.
+    /// Forgets every bucket of a request, also where a rule denies or exempts it.
     ///
     /// # Errors
     ///
     /// The store gave no answer.
     pub async fn reset(&self, request: &Descriptor<'_>) -> Result<Answer, StoreError> {
-        self.decide(request, 1, Micros::MAX, Verb::Reset).await
+        let rules = self.rules();
+        let limited = rules.limited(request, 1, Micros::MAX);
+        let mut verdicts = Verdicts::new();
+        self.store.reset(&limited.hits, &mut verdicts).await?;
+        let decision = Decision::strictest(&rules, &limited, &verdicts);
+        drop(limited);
+        Ok(Answer { decision, rules })
     }
 
     /// The whole flow: match, decide at the store, answer.
@@ -151,7 +156,6 @@ impl<S: Store> Limiter<S> {
                     Verb::Check => self.store.charge(&limited.hits, &mut verdicts).await?,
                     Verb::Peek => self.store.peek(&limited.hits, &mut verdicts).await?,
                     Verb::Refund => self.store.refund(&limited.hits, &mut verdicts).await?,
-                    Verb::Reset => self.store.reset(&limited.hits, &mut verdicts).await?,
                 }
                 Decision::strictest(&rules, &limited, &verdicts)
             }

@@ -79,7 +79,7 @@ impl Account {
     }
 
     /// How far into the window we are.
-    fn into_window(&self) -> u64 {
+    fn offset_in_window(&self) -> u64 {
         self.at.abs_diff(self.start)
     }
 
@@ -94,7 +94,7 @@ impl Account {
 
     /// How far into a window the previous count `x` must be to weigh nothing.
     fn zero(&self, x: u64) -> u64 {
-        if x == 0 { 0 } else { self.window - (self.window - 1) / x }
+        (self.window - 1).checked_div(x).map_or(0, |last| self.window - last)
     }
 }
 
@@ -111,7 +111,7 @@ impl super::Account for Account {
         if cost <= self.remaining() {
             return Answer::Pass { delay: Micros::ZERO };
         }
-        let e = self.into_window();
+        let e = self.offset_in_window();
         let wait = if self.curr + cost <= self.limit {
             self.least(self.prev, self.limit - self.curr - cost) - e
         } else {
@@ -129,11 +129,11 @@ impl super::Account for Account {
     }
 
     fn remaining(&self) -> u64 {
-        self.limit.saturating_sub(self.weighted(self.prev, self.into_window()) + self.curr)
+        self.limit.saturating_sub(self.weighted(self.prev, self.offset_in_window()) + self.curr)
     }
 
     fn reset_after(&self) -> u64 {
-        let e = self.into_window();
+        let e = self.offset_in_window();
         if self.curr > 0 {
             self.window - e + self.zero(self.curr)
         } else {

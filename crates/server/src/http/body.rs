@@ -1,19 +1,11 @@
 //! The bodies of the HTTP API: what a check sends and what it gets.
 
-use std::borrow::Cow;
-use std::fmt;
-use std::marker::PhantomData;
-
-use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
-use tollgate::core::limit::MAX_EXACT;
-use tollgate::core::{Enforcement, Tier};
+use tollgate::core::Tier;
+use tollgate::json::{Attributes, Whole};
 use tollgate::{Answer, Descriptor, Micros};
 
 use super::problem::Problem;
-
-/// Facts a request may carry.
-const MOST_ATTRIBUTES: usize = 64;
 
 /// `{"attributes": {"user_id": "42"}, "cost": 1}`
 #[derive(Debug, Deserialize)]
@@ -21,8 +13,8 @@ const MOST_ATTRIBUTES: usize = 64;
 pub(crate) struct CheckBody<'a> {
     #[serde(borrow, default)]
     pub(crate) attributes: Attributes<'a>,
-    #[serde(default = "one", deserialize_with = "cost")]
-    pub(crate) cost: u64,
+    #[serde(default = "one")]
+    pub(crate) cost: Whole,
 }
 
 impl<'a> CheckBody<'a> {
@@ -41,95 +33,8 @@ impl<'a> CheckBody<'a> {
     }
 }
 
-const fn one() -> u64 {
-    1
-}
-
-fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    let cost = u64::deserialize(deserializer)?;
-    if cost > MAX_EXACT {
-        let expected = format!("a whole number from 0 to {MAX_EXACT}");
-        return Err(D::Error::invalid_value(Unexpected::Unsigned(cost), &expected.as_str()));
-    }
-    Ok(cost)
-}
-
-/// The facts of a request: a flat object of strings, numbers and booleans.
-#[derive(Debug, Default)]
-pub(crate) struct Attributes<'a>(pub(crate) Descriptor<'a>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(AttributesVisitor(PhantomData)).map(Attributes)
-    }
-}
-
-struct AttributesVisitor<'a>(PhantomData<Descriptor<'a>>);
-
-impl<'de: 'a, 'a> Visitor<'de> for AttributesVisitor<'a> {
-    type Value = Descriptor<'a>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of attributes, such as {\"user_id\": \"42\"}")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Descriptor<'a>, A::Error> {
-        let mut request = Descriptor::new();
-        while let Some(Text(name)) = map.next_key::<Text<'de>>()? {
-            let Text(value) = map.next_value::<Text<'de>>()?;
-            if request.get(&name).is_some() {
-                return Err(A::Error::custom(format!("attribute `{name}` is given twice")));
-            }
-            if request.facts().count() == MOST_ATTRIBUTES {
-                return Err(A::Error::custom(format!("a request has at most {MOST_ATTRIBUTES} attributes")));
-            }
-            request.set(name, value);
-        }
-        Ok(request)
-    }
-}
-
-/// A string, or a number or boolean as text; borrowed from the body where it stands there as it is.
-struct Text<'a>(Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for Text<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextVisitor;
-
-        impl<'de> Visitor<'de> for TextVisitor {
-            type Value = Text<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string, a number or a boolean")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-
-            fn visit_bool<E>(self, truth: bool) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(if truth { "true" } else { "false" })))
-            }
-
-            fn visit_u64<E>(self, number: u64) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(number.to_string())))
-            }
-
-            fn visit_i64<E>(self, number: i64) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(number.to_string())))
-            }
-
-            fn visit_f64<E>(self, number: f64) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(number.to_string())))
-            }
-        }
-
-        deserializer.deserialize_any(TextVisitor)
-    }
+const fn one() -> Whole {
+    Whole(1)
 }
 
 /// The answer of `/v1/check` and `/v1/peek`.
@@ -143,7 +48,8 @@ pub struct DecisionBody<'a> {
     delay_ms: u64,
     violated_tier: Option<&'static str>,
     violated_rule: Option<&'a str>,
-    decision_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decision_id: Option<String>,
     degraded: Option<()>,
     limits: Vec<LimitBody<'a>>,
 }
@@ -164,8 +70,9 @@ struct LimitBody<'a> {
 }
 
 impl<'a> DecisionBody<'a> {
-    /// The answer to a request, as JSON has it: waits in milliseconds, rounded up.
-    pub fn new(answer: &'a Answer, request: &Descriptor<'_>, decision_id: String) -> Self {
+    /// The answer to a request, as JSON has it: waits in milliseconds, rounded up. Only a server names its
+    /// decisions.
+    pub fn new(answer: &'a Answer, request: &Descriptor<'_>, decision_id: Option<String>) -> Self {
         let violated = answer.speaker().filter(|_| !answer.allowed());
         let rule = |tier: &Tier| answer.rules().rule(tier.rule);
         DecisionBody {
@@ -197,10 +104,7 @@ impl<'a> LimitBody<'a> {
             remaining: verdict.remaining,
             retry_after_ms: verdict.retry_after.map(Micros::ceil_millis),
             reset_after_ms: verdict.reset_after.ceil_millis(),
-            mode: match tier.enforcement {
-                Enforcement::Enforce => "enforce",
-                Enforcement::Shadow => "shadow",
-            },
+            mode: tier.enforcement.as_str(),
         }
     }
 }

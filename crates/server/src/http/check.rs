@@ -7,9 +7,10 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tollgate::core::RateLimitHeaders;
+use tollgate::json::{Attributes, Whole};
 use tollgate::{Answer, Descriptor, Outcome};
 
-use super::body::{Attributes, CheckBody, DecisionBody};
+use super::body::{CheckBody, DecisionBody};
 use super::problem::Problem;
 use super::{App, MAX_BODY_BYTES};
 
@@ -53,7 +54,7 @@ async fn decide(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let bytes = read(body)?;
-    let CheckBody { attributes: Attributes(request), cost } = CheckBody::parse(&bytes)?;
+    let CheckBody { attributes: Attributes(request), cost: Whole(cost) } = CheckBody::parse(&bytes)?;
     let answer = match verb {
         Verb::Check => app.limiter.check(&request, cost).await,
         Verb::Peek => app.limiter.peek(&request, cost).await,
@@ -78,7 +79,7 @@ fn respond(app: &App, answer: &Answer, request: &Descriptor<'_>, asked: &HeaderM
         Outcome::Refused => StatusCode::TOO_MANY_REQUESTS,
         Outcome::Denied => StatusCode::FORBIDDEN,
     };
-    let body = DecisionBody::new(answer, request, app.ids.next());
+    let body = DecisionBody::new(answer, request, Some(app.ids.next()));
     let mut response = (status, Json(body)).into_response();
     if let Some(values) = RateLimitHeaders::of(answer, answer.rules(), app.limiter.clock().now()) {
         write_headers(values, response.headers_mut());

@@ -10,9 +10,6 @@ use crate::rules::RulesError;
 pub const MAX_LINE: usize = 64 << 10;
 /// The longest line in bytes that brings new rules.
 pub const MAX_RULES_LINE: usize = 16 << 20;
-/// The most attributes of a request.
-pub const MAX_ATTRIBUTES: usize = 64;
-
 /// Something that happens in a trace.
 #[derive(Debug)]
 pub struct Event<'a> {

@@ -26,7 +26,7 @@ use crate::limiter::{Answer, Limiter};
 use crate::rules::{self, RulesError};
 use crate::store::{Bounds, MemoryStats, MemoryStore};
 
-pub use event::{Event, EventError, MAX_ATTRIBUTES, MAX_LINE, MAX_RULES_LINE, Op};
+pub use event::{Event, EventError, MAX_LINE, MAX_RULES_LINE, Op};
 
 /// How much of a line is read: all that is allowed and its end.
 const LONGEST: u64 = MAX_RULES_LINE as u64 + 1;

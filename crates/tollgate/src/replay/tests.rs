@@ -1,4 +1,5 @@
 use super::*;
+use crate::json::MAX_ATTRIBUTES;
 
 fn replayed(rules: &str, trace: &str) -> Result<Vec<String>, TraceError> {
     let rules = rules::parse("rules.yaml", rules).unwrap();

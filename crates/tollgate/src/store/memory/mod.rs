@@ -524,7 +524,6 @@ impl MemoryStore {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to the number of shards")]
     fn shard_of(&self, hash: KeyHash) -> usize {
         (hash.0 >> 96) as usize & (self.shards.len() - 1)
     }

@@ -48,6 +48,9 @@ const SWEPT_PER_INSERT: usize = 8;
 /// Slots looked at by an insertion into a table that may not grow.
 const SWEPT_WHEN_FULL: usize = 32;
 
+/// Boxed one by one: a longer list of chunks moves none of them, and leaves no outgrown table behind.
+type Chunk = Box<[Slot; CHUNK]>;
+
 /// What one shard may hold.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ShardBounds {
@@ -60,7 +63,7 @@ pub(super) struct ShardBounds {
 pub(super) struct Shard {
     /// One byte of the hash in each slot, 0 where it is empty.
     tags: Box<[u8]>,
-    chunks: Vec<Box<[Slot; CHUNK]>>,
+    chunks: Vec<Chunk>,
     len: usize,
     rest: Box<Rest>,
 }

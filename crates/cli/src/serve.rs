@@ -1,0 +1,123 @@
+//! `tollgate serve`: decisions over HTTP.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tollgate::{AnyStore, Limiter, MemoryStore};
+use tollgate_server::{Config, Server};
+use tracing_subscriber::EnvFilter;
+
+use crate::load::RulesArgs;
+use crate::terminal::{Terminal, Tone};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    rules: RulesArgs,
+    /// Where the HTTP API listens; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080")]
+    http: SocketAddr,
+    /// Write the addresses here, as JSON, when every listener is up
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_READY_FILE")]
+    ready_file: Option<PathBuf>,
+}
+
+impl Args {
+    /// What `tollgate` without arguments means: the defaults and the environment.
+    pub(crate) fn from_environment() -> Self {
+        #[derive(clap::Parser)]
+        struct Alone {
+            #[command(flatten)]
+            args: Args,
+        }
+        Alone::parse_from(["tollgate serve"]).args
+    }
+}
+
+pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let filter = EnvFilter::try_from_env("TOLLGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let rules = args.rules.load()?;
+    let count = rules.rules().len();
+    let limiter = Arc::new(Limiter::new(rules, AnyStore::Memory(MemoryStore::new())));
+    let config = Config { http: args.http, ready_file: args.ready_file.clone() };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime's threads")?;
+    runtime.block_on(async {
+        // Signals are caught before anybody is told that the server is up.
+        let signals = Signals::catch().context("cannot catch signals")?;
+        let server = Server::bind(&config, limiter).await?;
+        if let Err(error) = greet(args, count, server.http(), terminal) {
+            tracing::debug!(%error, "nobody reads the first screen"); // which is no reason not to serve
+        }
+        server.run(signals.stop()).await;
+        anyhow::Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The first screen: what is listening, which rules, what to try.
+fn greet(args: &Args, count: usize, http: SocketAddr, terminal: &mut Terminal) -> anyhow::Result<()> {
+    let rules = match args.rules.file() {
+        Some(path) => format!("{}, {count} rules", path.display()),
+        None => format!("the built-in starter set, {count} rules; bring your own with --rules FILE"),
+    };
+    let title = terminal.paint(Tone::Strong, concat!("tollgate ", env!("CARGO_PKG_VERSION")));
+    let out = terminal.out();
+    writeln!(out, "{title}")?;
+    writeln!(out, "  listening  http://{http}")?;
+    writeln!(out, "  rules      {rules}")?;
+    writeln!(out, "  store      memory")?;
+    if args.rules.file().is_none() {
+        writeln!(
+            out,
+            "\nA free user may spend 50 tokens at once. Ask for 20, three times; the third is a 429:\n"
+        )?;
+        writeln!(out, "  for i in 1 2 3; do curl -i http://{http}/v1/check \\")?;
+        writeln!(
+            out,
+            "    -d '{{\"attributes\": {{\"user_id\": \"42\", \"plan\": \"free\"}}, \"cost\": 20}}'; done"
+        )?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// What tells the server to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn catch() -> std::io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Done at the first signal. A second one does not wait for what is in flight.
+    async fn stop(mut self) {
+        self.next().await;
+        tokio::spawn(async move {
+            self.next().await;
+            std::process::exit(130);
+        });
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
