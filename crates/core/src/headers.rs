@@ -112,3 +112,77 @@ fn push_string(out: &mut String, text: &str) {
 fn push_integer(out: &mut String, name: &str, value: u64) {
     let _ = write!(out, ";{name}={}", value.min(MAX_FIELD_INTEGER));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Answer, Bucket, Demand, Window};
+    use crate::decision::Verdicts;
+    use crate::descriptor::Descriptor;
+    use crate::rule::Draft;
+    use crate::ruleset::Ruling;
+
+    /// The headers of rules (name, limit, algorithm) after `cost` was asked of each fresh bucket.
+    fn headers(rules: &[(&str, &str, &str)], cost: u64, now: i64) -> Option<RateLimitHeaders> {
+        let draft = |(name, limit, algorithm): &(&str, &str, &str)| Draft {
+            name: Some((*name).to_owned()),
+            key: "global".to_owned(),
+            limit: Some((*limit).to_owned()),
+            algorithm: (!algorithm.is_empty()).then(|| (*algorithm).to_owned()),
+            ..Draft::default()
+        };
+        let rules = RuleSet::new(rules.iter().map(|rule| draft(rule).build().unwrap()).collect()).unwrap();
+        let request = Descriptor::new();
+        let Ruling::Limited(limited) = rules.ruling(&request, cost, Micros::MAX) else { panic!("limits") };
+        let now = Timestamp::from_micros(now);
+        let verdicts: Verdicts = limited
+            .hits
+            .iter()
+            .map(|hit| {
+                let mut bucket = Bucket::open(hit.limit, None, now, Window::Own);
+                let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
+                if let Answer::Pass { .. } = answer {
+                    bucket.take(cost);
+                }
+                bucket.verdict(answer)
+            })
+            .collect();
+        RateLimitHeaders::of(&Decision::strictest(&rules, &limited, &verdicts), &rules, now)
+    }
+
+    #[test]
+    fn every_enforcing_limit_is_listed_and_the_speaker_gives_the_numbers() {
+        let rules = [("per-user", "10/s burst 50", ""), ("global", "50000/s burst 100000", "")];
+        let headers = headers(&rules, 38, 0).unwrap();
+        assert_eq!((headers.limit, headers.remaining, headers.reset), (50, 12, 4));
+        assert_eq!(headers.policy, r#""per-user";q=50;w=5, "global";q=100000;w=2"#);
+        assert_eq!(headers.state, r#""per-user";r=12;t=1, "global";r=99962;t=1"#);
+        assert_eq!(headers.retry_after, None);
+    }
+
+    #[test]
+    fn windows_below_a_second_have_no_w_and_a_full_bucket_no_t() {
+        let rules = [("short", "5/100ms", "fixed_window"), ("log", "5/2s", "sliding_window_log")];
+        let headers = headers(&rules, 0, 0).unwrap();
+        assert_eq!(headers.policy, r#""short";q=5, "log";q=5;w=2"#);
+        assert_eq!(headers.state, r#""short";r=5, "log";r=5"#);
+    }
+
+    #[test]
+    fn a_refusal_that_no_wait_cures_has_no_retry_after() {
+        assert_eq!(headers(&[("small", "10/s burst 5", "")], 6, 0).unwrap().retry_after, None);
+    }
+
+    #[test]
+    fn any_name_and_number_make_a_structured_field() {
+        let hostile = r#"a "quoted" \ näme"#;
+        let rules = [(hostile, "9007199254740991/s", "fixed_window")];
+        let headers = headers(&rules, 1, 1_800_000_000_000_000).unwrap();
+        for field in [&headers.policy, &headers.state] {
+            let list: sfv::List = sfv::Parser::new(field.as_str()).parse().unwrap();
+            assert_eq!(list.len(), 1, "{field}");
+        }
+        assert!(headers.policy.contains(";q=999999999999999"), "{}", headers.policy);
+        assert!(headers.policy.is_ascii());
+    }
+}

@@ -30,7 +30,7 @@ impl Problem {
     }
 
     pub(crate) fn bad_body(path: &str, detail: impl Into<String>) -> Self {
-        let path = (path != ".").then(|| path.to_owned());
+        let path = (path != "." && path != "?").then(|| path.to_owned()); // `.` is the whole, `?` is nowhere
         Problem { path, ..Self::new(StatusCode::BAD_REQUEST, "the body does not fit", detail) }
     }
 

@@ -118,18 +118,18 @@ async fn bad_bodies_are_400_with_the_path_and_what_was_expected() {
         (
             r#"{"attributes": {"user_id": ["x"]}}"#,
             json!("attributes.user_id"),
-            "a string, a number or a boolean",
+            "expected a string, a number, true or false",
         ),
         (r#"{"attributes": 5}"#, json!("attributes"), "an object of attributes"),
         (r#"{"attribute": {}}"#, json!("attribute"), "unknown field"),
         (r#"{"attributes": {"a": 1, "a": 2}}"#, json!("attributes"), "given twice"),
-        (r#"{"attributes": {}, "cost": -1}"#, json!("cost"), "u64"),
+        (r#"{"attributes": {}, "cost": -1}"#, json!("cost"), "a whole number"),
         (r#"{"attributes": {}, "cost": 9007199254740992}"#, json!("cost"), "9007199254740991"),
         (r#"{"attributes": {}} x"#, Value::Null, "trailing"),
         (
             &format!("{{\"attributes\": {{{}}}}}", many.trim_end_matches(',')),
             json!("attributes"),
-            "at most 64",
+            "more than 64",
         ),
     ] {
         let (status, headers, problem) = post_to(&app, "/v1/check", body, &[]).await;
