@@ -2,7 +2,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate_core::{Descriptor, KeyPattern, Space};
+use tollgate_core::algorithm::Demand;
+use tollgate_core::{Descriptor, Enforcement, KeyPattern, Limit, Space, Timestamp, Verdict};
 
 use super::*;
 
