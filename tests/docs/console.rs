@@ -103,7 +103,8 @@ async fn run(blocks: &[Vec<Exchange>]) -> Vec<Vec<String>> {
         for Exchange { command, .. } in block {
             let serve = command.strip_prefix("tollgate serve").and_then(|rest| rest.strip_suffix('&'));
             if let Some(args) = serve {
-                server = Some(Server::start(&args.split_whitespace().collect::<Vec<_>>()).await);
+                let args: Vec<&str> = args.split_whitespace().collect();
+                server = Some(Server::start(&args, &scratch.0).await);
             }
             let command = match &server {
                 _ if serve.is_some() => ":".to_owned(),

@@ -121,7 +121,7 @@ async fn the_block_to_paste_ends_in_a_429_with_every_header() {
     let (start, requests) = block.split_once("\n\n").expect("the server, an empty line, the requests");
     assert!(start.starts_with("cargo run --release"), "the block starts the server: {start}");
 
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[], &root()).await;
     let output = Command::new("bash")
         .args(["-c", &server.here(requests)])
         .output()

@@ -73,14 +73,15 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) async fn start(args: &[&str]) -> Self {
+    /// Starts it in a folder, so that it finds the rules there.
+    pub(crate) async fn start(args: &[&str], folder: &Path) -> Self {
         let scratch = Scratch::new();
         let ready = scratch.0.join("ready.json");
         let mut child = Command::new(built().join("tollgate"))
             .args(["serve", "--http", "127.0.0.1:0", "--ready-file"])
             .arg(&ready)
             .args(args)
-            .current_dir(root())
+            .current_dir(folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
