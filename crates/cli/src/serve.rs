@@ -42,7 +42,11 @@ impl Args {
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let filter = EnvFilter::try_from_env("TOLLGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(terminal.colours_remarks())
+        .init();
     let rules = args.rules.load()?;
     let count = rules.rules().len();
     let limiter = Arc::new(Limiter::new(rules, AnyStore::Memory(MemoryStore::new())));

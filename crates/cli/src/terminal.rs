@@ -64,6 +64,11 @@ impl Terminal {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
+    /// Whether standard error shows colours.
+    pub(crate) fn colours_remarks(&self) -> bool {
+        self.err_style == Style::Color
+    }
+
     /// A remark on standard error. That it may be closed is no reason to stop.
     pub(crate) fn remark(&self, text: &str) {
         let _ = writeln!(io::stderr(), "{text}");
