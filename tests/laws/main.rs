@@ -15,12 +15,12 @@ use proptest::test_runner::FileFailurePersistence;
 use tollgate::core::algorithm::{Demand, State};
 use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
 use tollgate::{Bounds, Clock, Descriptor, Limit, MemoryStore, Micros, Store, Timestamp, Verdict};
-use tollgate_tests::trace::now;
+use tollgate_tests::trace::{now, times};
 
 pub(crate) fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
-        cases,
-        max_global_rejects: 100 * cases,
+        cases: cases * times(),
+        max_global_rejects: 100 * cases * times(),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct("laws/regressions"))),
         ..ProptestConfig::default()
     }

@@ -63,6 +63,11 @@ pub fn now<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// How many times the usual number of cases a long run wants: `TOLLGATE_TIMES=100`.
+pub fn times() -> u32 {
+    std::env::var("TOLLGATE_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 /// Any limit at all, small enough that traces reach its edges.
 pub fn any_limit() -> BoxedStrategy<Limit> {
     prop_oneof![token_bucket(), interval(), leaky(), fixed_window(), log(), counter()].boxed()

@@ -1,6 +1,6 @@
 //! What a rule demands of a request before it applies.
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use crate::descriptor::{self, Descriptor, Name, Value};
 use crate::glob::Glob;
@@ -115,9 +115,19 @@ fn network(text: &str) -> Result<IpNet, ConditionError> {
         |text: &str| text.parse().ok().map(|address: std::net::IpAddr| IpNet::from(address.to_canonical()));
     text.parse::<IpNet>()
         .ok()
-        .map(|network| network.trunc())
+        .map(|network| canonical(network.trunc()))
         .or_else(|| single(text))
         .ok_or_else(|| ConditionError::Network { text: text.to_owned() })
+}
+
+/// Networks of addresses mapped into IPv6 are those of the IPv4 addresses.
+fn canonical(network: IpNet) -> IpNet {
+    let IpNet::V6(mapped) = network else { return network };
+    let (Some(address), Some(length)) = (mapped.addr().to_ipv4_mapped(), mapped.prefix_len().checked_sub(96))
+    else {
+        return network;
+    };
+    Ipv4Net::new(address, length).map_or(network, IpNet::V4)
 }
 
 #[cfg(test)]
@@ -139,6 +149,7 @@ mod tests {
         assert!(holds("endpoint", &["/api/*"], &request));
         assert!(holds("ip", &["10.0.0.0/8"], &request));
         assert!(holds("ip_address", &["10.1.2.3"], &request));
+        assert!(holds("ip", &["::ffff:10.0.0.0/104"], &request));
         assert!(holds("user_id", &["42"], &request));
         assert!(!holds("user_id", &["4*"], &request));
         assert!(!holds("ip", &["2001:db8::/32"], &request));

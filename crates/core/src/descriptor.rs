@@ -199,16 +199,33 @@ fn upper_case(text: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// A path in its one spelling: no query, no doubled or trailing slash, no dot segments, and percent-encoding
-/// only where a byte needs it. What does not begin with a slash is a name and stays as it is.
+/// A path in its one spelling: no query, no doubled or trailing slash, no dot segments, every byte that may stand
+/// for itself as itself and every other one percent-encoded. What does not begin with a slash is a name and stays
+/// as it is.
 pub(crate) fn normal_path(path: Cow<'_, str>) -> Cow<'_, str> {
-    if !path.starts_with('/') || is_normal(path.as_bytes()) {
+    normal(path, Star::Byte)
+}
+
+/// The same for a pattern, in which a star is a wildcard and `%2A` the byte.
+pub(crate) fn normal_pattern(pattern: &str) -> Cow<'_, str> {
+    normal(Cow::Borrowed(pattern), Star::Wildcard)
+}
+
+/// What a bare star in a path is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Star {
+    Byte,
+    Wildcard,
+}
+
+fn normal(path: Cow<'_, str>, star: Star) -> Cow<'_, str> {
+    if !path.starts_with('/') || is_normal(path.as_bytes(), star) {
         return path;
     }
     let end = path.find(['?', '#']).unwrap_or(path.len());
     let mut segments: Vec<String> = Vec::new();
     for segment in path[..end].split('/') {
-        match unescaped(segment).as_str() {
+        match respelt(segment.as_bytes(), star).as_str() {
             "" | "." => {}
             ".." => drop(segments.pop()),
             segment => segments.push(segment.to_owned()),
@@ -217,46 +234,45 @@ pub(crate) fn normal_path(path: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(format!("/{}", segments.join("/")))
 }
 
-fn is_normal(path: &[u8]) -> bool {
+fn is_normal(path: &[u8], star: Star) -> bool {
     let mut before = 0;
     for (index, byte) in path.iter().enumerate() {
         let begins_segment = before == b'/';
         match byte {
-            b'?' | b'#' | b'%' => return false,
             b'/' | b'.' if begins_segment => return false,
             b'/' if index > 0 && index + 1 == path.len() => return false,
-            _ => before = *byte,
+            b'/' => before = b'/',
+            byte if stands_for_itself(*byte, star) => before = *byte,
+            _ => return false,
         }
     }
     true
 }
 
-/// Decodes what need not be encoded; what must stays, in upper case. A `%` that encodes nothing stays a `%`.
-fn unescaped(segment: &str) -> String {
-    let bytes = segment.as_bytes();
+/// Decodes every byte of a segment, then encodes those that need it. A `%` that encodes nothing is a byte too.
+fn respelt(segment: &[u8], star: Star) -> String {
     let mut out = String::with_capacity(segment.len());
-    let mut rest = 0;
-    while let Some(found) = segment[rest..].find('%') {
-        let percent = rest + found;
-        out.push_str(&segment[rest..percent]);
-        match bytes.get(percent + 1..percent + 3).and_then(hex_byte) {
-            Some(byte) => {
-                let unreserved = byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
-                if unreserved {
-                    out.push(char::from(byte))
-                } else {
-                    out.push_str(&format!("%{byte:02X}"))
-                }
-                rest = percent + 3;
-            }
-            None => {
-                out.push('%');
-                rest = percent + 1;
-            }
+    let mut rest = segment;
+    while let [first, after @ ..] = rest {
+        let decoded = after.get(..2).filter(|_| *first == b'%').and_then(hex_byte);
+        let (byte, spelling) = decoded.map_or((*first, star), |byte| (byte, Star::Byte));
+        rest = if decoded.is_some() { &after[2..] } else { after };
+        if stands_for_itself(byte, spelling) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
         }
     }
-    out.push_str(&segment[rest..]);
     out
+}
+
+const fn stands_for_itself(byte: u8, star: Star) -> bool {
+    match byte {
+        b'*' => matches!(star, Star::Wildcard),
+        b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'+' | b',' | b';' | b'='
+        | b':' | b'@' => true,
+        byte => byte.is_ascii_alphanumeric(),
+    }
 }
 
 /// The byte behind two hexadecimal digits.
@@ -283,12 +299,17 @@ mod tests {
             ("/..", "/"),
             ("/?x", "/"),
             ("/a%2fb", "/a%2Fb"),
-            ("/100%", "/100%"),
-            ("/a%2", "/a%2"),
+            ("/100%", "/100%25"),
+            ("/a%2", "/a%252"),
             ("search", "search"),
             ("/.hidden", "/.hidden"),
             ("/%2e%2e/x", "/x"),
-            ("/ä%C3%A4", "/ä%C3%A4"),
+            ("/ä%C3%A4", "/%C3%A4%C3%A4"),
+            ("/x|y", "/x%7Cy"),
+            ("/x%7cy", "/x%7Cy"),
+            ("/a b", "/a%20b"),
+            ("/a*", "/a%2A"),
+            ("/a%2a", "/a%2A"),
         ] {
             assert_eq!(normal_path(path.into()), normal, "{path}");
         }

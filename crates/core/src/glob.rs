@@ -1,8 +1,6 @@
 //! Globs over paths: `*` within a segment, `**` across.
 
-use std::borrow::Cow;
-
-use crate::descriptor::normal_path;
+use crate::descriptor::normal_pattern;
 
 /// A path pattern such as `/api/*/items` or `/static/**`.
 ///
@@ -17,7 +15,7 @@ pub struct Glob {
 impl Glob {
     /// A pattern, normalised as paths are.
     pub fn new(pattern: &str) -> Self {
-        let pattern = normal_path(Cow::Borrowed(pattern));
+        let pattern = normal_pattern(pattern);
         Glob { is_literal: !pattern.contains('*'), pattern: pattern.into() }
     }
 
@@ -105,6 +103,8 @@ mod tests {
             ("*", "search", true),
             ("**", "/any/thing", true),
             ("/**/a/*/z", "/a/b/a/c/z", true),
+            ("/s%2Ax", "/szzx", false),
+            ("/s%2Ax", "/s%2Ax", true),
         ] {
             assert_eq!(Glob::new(pattern).matches(path), expected, "{pattern} on {path}");
         }

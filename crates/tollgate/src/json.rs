@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Unexpected, Visitor};
@@ -58,12 +59,24 @@ impl<'de: 'a, 'a> Visitor<'de> for AttributesInto<'_, 'a> {
                 return Err(A::Error::custom(format_args!("more than {MAX_ATTRIBUTES} attributes")));
             }
             match map.next_value() {
+                Ok(Scalar(value)) if is_address(&name) && value.parse::<IpAddr>().is_err() => {
+                    let expected = "expected an IP address, without port or zone";
+                    return Err(A::Error::custom(format_args!(
+                        "attribute `{name}`: {expected}, not `{value}`"
+                    )));
+                }
                 Ok(Scalar(value)) => request.set(name, value),
                 Err(error) => return Err(A::Error::custom(format_args!("attribute `{name}`: {error}"))),
             }
         }
         Ok(())
     }
+}
+
+/// Whether an attribute is the client's address, which has one form: any other would be a bucket of its own.
+#[inline]
+fn is_address(name: &str) -> bool {
+    name == "ip" || name == "ip_address"
 }
 
 /// The value of an attribute as text: a number as it is written.

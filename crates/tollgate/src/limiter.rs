@@ -36,7 +36,6 @@ use crate::store::{AnyStore, Store, StoreError};
 pub struct Limiter<S = AnyStore> {
     rules: ArcSwap<RuleSet>,
     store: S,
-    clock: Clock,
 }
 
 /// A decision together with the rules that made it.
@@ -44,6 +43,7 @@ pub struct Limiter<S = AnyStore> {
 pub struct Answer {
     decision: Decision,
     rules: Snapshot,
+    at: Timestamp,
 }
 
 /// One rule set, held for as long as somebody needs it; taking it counts nothing and waits for nobody.
@@ -69,14 +69,9 @@ enum Verb {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over a store, on the system's clock.
+    /// A limiter over a store, on the store's clock.
     pub fn new(rules: impl Into<Arc<RuleSet>>, store: S) -> Self {
-        Self::with_clock(rules, store, Clock::system())
-    }
-
-    /// The same on another clock, by which [`until_allowed`](Self::until_allowed) waits.
-    pub fn with_clock(rules: impl Into<Arc<RuleSet>>, store: S, clock: Clock) -> Self {
-        Limiter { rules: ArcSwap::new(rules.into()), store, clock }
+        Limiter { rules: ArcSwap::new(rules.into()), store }
     }
 
     /// Decides one request and charges its cost if it may pass.
@@ -128,13 +123,13 @@ impl<S: Store> Limiter<S> {
     ///
     /// The store gave no answer.
     pub async fn reset(&self, request: &Descriptor<'_>) -> Result<Answer, StoreError> {
-        let rules = self.rules();
+        let (at, rules) = (self.clock().now(), self.rules());
         let limited = rules.limited(request, 1, Micros::MAX);
         let mut verdicts = Verdicts::new();
         self.store.reset(&limited.hits, &mut verdicts).await?;
         let decision = Decision::strictest(&rules, &limited, &verdicts);
         drop(limited);
-        Ok(Answer { decision, rules })
+        Ok(Answer { decision, rules, at })
     }
 
     /// The whole flow: match, decide at the store, answer.
@@ -146,6 +141,7 @@ impl<S: Store> Limiter<S> {
         patience: Micros,
         verb: Verb,
     ) -> Result<Answer, StoreError> {
+        let at = self.clock().now();
         let rules = self.rules(); // one snapshot: a reload never splits a request
         let decision = match rules.ruling(request, cost, patience) {
             Ruling::Denied(rule) => Decision::denied(rule),
@@ -160,7 +156,7 @@ impl<S: Store> Limiter<S> {
                 Decision::strictest(&rules, &limited, &verdicts)
             }
         };
-        Ok(Answer { decision, rules })
+        Ok(Answer { decision, rules, at })
     }
 
     /// Waits until a request may pass, charges it and holds it for its delay; for background jobs and batches.
@@ -178,11 +174,13 @@ impl<S: Store> Limiter<S> {
         deadline: Timestamp,
     ) -> Result<Answer, StoreError> {
         loop {
-            let left =
-                Micros::new(u64::try_from(deadline.as_micros() - self.clock.now().as_micros()).unwrap_or(0));
+            let left = Micros::new(
+                u64::try_from(deadline.as_micros().saturating_sub(self.clock().now().as_micros()))
+                    .unwrap_or(0),
+            );
             let answer = self.check_within(request, cost, left).await?;
             if answer.allowed() {
-                self.clock.sleep(answer.delay()).await;
+                self.clock().sleep(answer.delay()).await;
                 return Ok(answer);
             }
             match answer.retry_after() {
@@ -191,7 +189,7 @@ impl<S: Store> Limiter<S> {
                     if self.peek(request, cost).await?.allowed() {
                         return Ok(answer);
                     }
-                    self.clock.sleep(wait).await;
+                    self.clock().sleep(wait).await;
                 }
                 _ => return Ok(answer),
             }
@@ -225,8 +223,8 @@ impl<S: Store> Limiter<S> {
     }
 
     /// The clock.
-    pub const fn clock(&self) -> &Clock {
-        &self.clock
+    pub fn clock(&self) -> &Clock {
+        self.store.clock()
     }
 }
 
@@ -234,6 +232,12 @@ impl Answer {
     /// The rules that made the decision.
     pub fn rules(&self) -> &RuleSet {
         &self.rules
+    }
+
+    /// When the store was asked. Read just before, so that a window that ends on a whole second is not said to end
+    /// in the next one.
+    pub const fn at(&self) -> Timestamp {
+        self.at
     }
 
     /// The rule that speaks, by its label.

@@ -35,11 +35,22 @@ pub(super) struct Account {
     curr: u64,
     start: i64,
     at: i64,
+    /// Both counts and the start before a state as good as new was forgotten.
+    stored: (u64, u64, i64),
 }
 
 impl Account {
     pub(super) fn open(limit: u64, window: Micros, opens: Opening, state: Option<Counts>, at: i64) -> Self {
-        let mut account = Account { limit, window: window.get(), opens, prev: 0, curr: 0, start: at, at };
+        let mut account = Account {
+            limit,
+            window: window.get(),
+            opens,
+            prev: 0,
+            curr: 0,
+            start: at,
+            at,
+            stored: (0, 0, at),
+        };
         if let Some(Counts { prev, curr, start, last }) = state {
             let phase = match opens {
                 Opening::Epoch => 0,
@@ -54,6 +65,7 @@ impl Account {
                 _ => (0, 0),
             };
         }
+        account.stored = (account.prev, account.curr, account.start);
         if account.reset_after() == 0 {
             account.forget();
         }
@@ -76,6 +88,12 @@ impl Account {
             start: Timestamp::from_micros(self.start),
             last: Timestamp::from_micros(self.at),
         }
+    }
+
+    /// The state with nothing forgotten, as of now: all that a refusal writes after a clock step.
+    pub(super) fn close_shifted(self) -> Counts {
+        let (prev, curr, start) = self.stored;
+        Account { prev, curr, start, ..self }.close()
     }
 
     /// How far into the window we are.

@@ -24,11 +24,13 @@ pub(super) struct Account<'l> {
     used: u64,
     anchor: i64,
     at: i64,
+    /// What was used, and since which tick, before ticks were credited.
+    stored: (u64, i64),
 }
 
 impl<'l> Account<'l> {
     pub(super) fn open(refill: &'l IntervalRefill, state: Option<Spent>, at: i64, stepped: bool) -> Self {
-        let mut account = Account { refill, used: 0, anchor: at, at };
+        let mut account = Account { refill, used: 0, anchor: at, at, stored: (0, at) };
         let Some(state) = state else { return account };
         account.used = state.used.min(refill.capacity);
         account.anchor = match refill.ticks {
@@ -36,6 +38,7 @@ impl<'l> Account<'l> {
             Ticks::Aligned if stepped => account.tick_at_or_before(at),
             Ticks::Aligned => account.tick_at_or_before(state.anchor.as_micros()),
         };
+        account.stored = (account.used, account.anchor);
         account.credit_ticks();
         account
     }
@@ -56,6 +59,12 @@ impl<'l> Account<'l> {
             anchor: Timestamp::from_micros(self.anchor),
             last: Timestamp::from_micros(self.at),
         }
+    }
+
+    /// The state with nothing credited, as of now: all that a refusal writes after a clock step.
+    pub(super) fn close_shifted(self) -> Spent {
+        let (used, anchor) = self.stored;
+        Account { used, anchor, ..self }.close()
     }
 
     /// The wait until so many tokens more have arrived.

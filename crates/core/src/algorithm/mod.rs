@@ -257,6 +257,16 @@ impl<'l> Bucket<'l> {
         (!as_good_as_new).then(|| self.into_state())
     }
 
+    /// What a refusal writes after a clock step: the shifted state, and nothing that time did to it.
+    pub fn close_shifted(self) -> State {
+        match self.accounts {
+            Accounts::Interval(opened) => State::TokenBucketInterval(opened.account.close_shifted()),
+            Accounts::Counter(opened) => State::SlidingWindowCounter(opened.account.close_shifted()),
+            // At the instant of its last write, any other state is what it is.
+            _ => self.into_state(),
+        }
+    }
+
     /// The state, even if it is as good as new.
     pub fn into_state(self) -> State {
         match self.accounts {

@@ -229,7 +229,9 @@ impl FromStr for Notation {
 fn number(text: &str) -> Result<u64, NotationError> {
     let hint = match text.as_bytes() {
         [b'-', ..] => "; it cannot be negative",
-        _ if text.contains('.') => "; use a longer period for fractions, as in `3/2s` for 1.5 a second",
+        _ if text.contains('.') && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') => {
+            "; use a longer period for fractions, as in `3/2s` for 1.5 a second"
+        }
         _ if text.contains('_') || text.contains(',') => "; write the digits without separators",
         _ => "",
     };
@@ -293,7 +295,12 @@ impl Notation {
         match (algorithm, self.shape) {
             (AlgorithmName::TokenBucket, Shape::Rate { burst }) => {
                 self.no_window(algorithm, options)?;
-                Limit::token_bucket(count, period, burst.unwrap_or(count))
+                let limit = Limit::token_bucket(count, period, burst.unwrap_or(count));
+                if burst.is_none() {
+                    limit.map_err(|error| implied_burst(error, count, period))
+                } else {
+                    limit
+                }
             }
             (AlgorithmName::TokenBucketInterval, Shape::Every { burst }) => {
                 self.no_window(algorithm, options)?;
@@ -360,6 +367,18 @@ impl Notation {
 
     fn no_window(&self, algorithm: AlgorithmName, options: &Options<'_>) -> Result<(), LimitError> {
         options.window.map_or(Ok(()), |window| Err(not_for(window, algorithm, "no window")))
+    }
+}
+
+/// Nobody wrote a burst, so the count is to blame: names one that is its own burst and stays exact at any period.
+fn implied_burst(error: LimitError, count: u64, period: Micros) -> LimitError {
+    match error {
+        LimitError::TooLarge { .. } => LimitError::TooLarge {
+            what: "count",
+            given: count,
+            largest: (MAX_EXACT / (period.get() + 1)).max(1),
+        },
+        error => error,
     }
 }
 
@@ -468,6 +487,15 @@ mod tests {
         assert!(error("18446744073709551616/s").contains("9007199254740991"));
         assert!(error("10/s burst 5 queue 3").contains("unexpected `queue`"));
         assert!(error("NaN/s").contains("not a whole number"));
+    }
+
+    #[test]
+    fn a_count_too_large_to_be_its_own_burst_names_one_that_is_accepted() {
+        for period in ["us", "s", "7s", "d"] {
+            let error = format!("9007199254740991/{period}").parse::<Limit>();
+            let Err(LimitError::TooLarge { what: "count", largest, .. }) = error else { panic!("{error:?}") };
+            assert!(format!("{largest}/{period}").parse::<Limit>().is_ok(), "{largest}/{period}");
+        }
     }
 
     #[test]

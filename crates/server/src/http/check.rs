@@ -81,7 +81,7 @@ fn respond(app: &App, answer: &Answer, request: &Descriptor<'_>, asked: &HeaderM
     };
     let body = DecisionBody::new(answer, request, Some(app.ids.next()));
     let mut response = (status, Json(body)).into_response();
-    if let Some(values) = RateLimitHeaders::of(answer, answer.rules(), app.limiter.clock().now()) {
+    if let Some(values) = RateLimitHeaders::of(answer, answer.rules(), answer.at()) {
         write_headers(values, response.headers_mut());
     }
     if always_ok {

@@ -16,8 +16,8 @@ rules:
 
 fn app() -> Router {
     let clock = Clock::manual(Timestamp::from_micros(1_800_000_000_500_000));
-    let store = AnyStore::from(MemoryStore::with(clock.clone(), Bounds::default()));
-    let limiter = Limiter::with_clock(rules::parse("rules.yaml", RULES).unwrap(), store, clock);
+    let store = AnyStore::from(MemoryStore::with(clock, Bounds::default()));
+    let limiter = Limiter::new(rules::parse("rules.yaml", RULES).unwrap(), store);
     router(App::new(Arc::new(limiter)))
 }
 
@@ -152,8 +152,8 @@ async fn what_is_too_large_elsewhere_or_of_another_method_is_said_so() {
 #[tokio::test]
 async fn no_limit_no_headers() {
     let clock = Clock::manual(Timestamp::from_micros(0));
-    let store = AnyStore::from(MemoryStore::with(clock.clone(), Bounds::default()));
-    let limiter = Limiter::with_clock(rules::parse("rules.yaml", "rules: []").unwrap(), store, clock);
+    let store = AnyStore::from(MemoryStore::with(clock, Bounds::default()));
+    let limiter = Limiter::new(rules::parse("rules.yaml", "rules: []").unwrap(), store);
     let (status, headers, body) = post_to(&router(App::new(Arc::new(limiter))), "/v1/check", "{}", &[]).await;
     assert_eq!((status, &body["limit"], &body["limits"]), (StatusCode::OK, &Value::Null, &json!([])));
     assert!(headers.keys().all(|name| !name.as_str().contains("ratelimit")));

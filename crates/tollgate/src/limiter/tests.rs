@@ -6,7 +6,7 @@ fn limiter(text: &str) -> (Arc<Limiter<MemoryStore>>, Clock) {
     let clock = Clock::manual(Timestamp::from_micros(0));
     let store = MemoryStore::with(clock.clone(), Bounds::default());
     let rules = rules::parse("rules.yaml", text).unwrap();
-    (Arc::new(Limiter::with_clock(rules, store, clock.clone())), clock)
+    (Arc::new(Limiter::new(rules, store)), clock)
 }
 
 const USER: &str = r#"rules: [{ name: user, key: "user:{user_id}", limit: 10/s burst 2 }]"#;

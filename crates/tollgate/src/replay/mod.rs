@@ -93,8 +93,7 @@ impl Replay {
     /// for every key it mentions; see [`MemoryStats::overflowed`].
     pub fn with_bounds(rules: impl Into<Arc<RuleSet>>, bounds: Bounds) -> Self {
         let clock = Clock::manual(Timestamp::from_micros(0));
-        let store = MemoryStore::with(clock.clone(), bounds);
-        Replay { limiter: Limiter::with_clock(rules, store, clock) }
+        Replay { limiter: Limiter::new(rules, MemoryStore::with(clock, bounds)) }
     }
 
     /// Replays a trace, one JSON object per line, and tells `each` of every step; answers the number of lines.

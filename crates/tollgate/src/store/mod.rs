@@ -10,6 +10,7 @@ use std::future::Future;
 use tollgate_core::algorithm::State;
 use tollgate_core::{Hit, Verdicts};
 
+use crate::clock::Clock;
 pub use memory::{Bounds, MemoryStats, MemoryStore};
 
 /// Keeps buckets and charges them.
@@ -65,6 +66,9 @@ pub trait Store: Send + Sync + 'static {
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The clock of this process that waits for this store are counted on.
+    fn clock(&self) -> &Clock;
 
     /// What is remembered of the bucket of a hit; `None` when it is as good as new.
     ///
@@ -128,6 +132,12 @@ impl Store for AnyStore {
     #[inline]
     async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
         each!(self, store => store.reset(hits, verdicts))
+    }
+
+    fn clock(&self) -> &Clock {
+        match self {
+            AnyStore::Memory(store) => store.clock(),
+        }
     }
 
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {

@@ -21,8 +21,9 @@ impl MemoryStore {
         refill: &Refill,
         hash: KeyHash,
         hit: &Hit<'_>,
-        now: Timestamp,
     ) -> Option<Verdict> {
+        // Read before the lock is taken: if that took so long that it looks like a step, `one` reads it again.
+        let now = self.clock.now();
         let id = self.limits.id(hit.limit)?;
         let mut shard = self.lock(self.shard_of(hash));
         let at = shard.find(hash)?;
@@ -44,10 +45,12 @@ impl MemoryStore {
         hash: KeyHash,
         hit: &Hit<'_>,
         operation: Operation,
-        now: Timestamp,
     ) -> Verdict {
+        // Under the lock: an instant from before it would be behind what others wrote meanwhile.
+        let now = self.clock.now();
         let cost = hit.demand.cost;
         let mut overflow = None;
+        self.prepare(shard, hash, now);
         let mut place = self.open(shard, &mut overflow, hash, hit, now, 0);
         let answer = place.ask(operation, hit.demand);
         match operation {
@@ -68,13 +71,7 @@ impl MemoryStore {
     }
 
     /// Several buckets: all their shards are locked, in order, until the last one is written.
-    pub(super) fn many(
-        &self,
-        hits: &[Hit<'_>],
-        operation: Operation,
-        now: Timestamp,
-        verdicts: &mut Verdicts,
-    ) {
+    pub(super) fn many(&self, hits: &[Hit<'_>], operation: Operation, verdicts: &mut Verdicts) {
         let hashes: SmallVec<[KeyHash; 4]> = hits.iter().map(|hit| self.hash(&hit.key)).collect();
         let mut numbers: SmallVec<[usize; 4]> = hashes.iter().map(|hash| self.shard_of(*hash)).collect();
         numbers.sort_unstable();
@@ -90,11 +87,12 @@ impl MemoryStore {
         };
         if operation == Operation::Refund {
             let each = |(hit, hash): (&Hit<'_>, &KeyHash)| {
-                self.one(&mut guards[guard_of(*hash)], *hash, hit, operation, now)
+                self.one(&mut guards[guard_of(*hash)], *hash, hit, operation)
             };
             return verdicts.extend(hits.iter().zip(&hashes).map(each));
         }
 
+        let now = self.clock.now(); // under the locks, as in `one`
         if operation == Operation::Charge {
             let shards = hashes.iter().map(|hash| guard_of(*hash)).collect();
             if self.charge_token_buckets(&mut guards, shards, &hashes, hits, now, verdicts).is_some() {
@@ -103,11 +101,20 @@ impl MemoryStore {
         }
 
         // Ask everybody first. A key that comes twice is asked for the sum: its second hit shares the place.
+        hashes.iter().for_each(|hash| self.prepare(&mut guards[guard_of(*hash)], *hash, now));
         let mut overflow = None;
         let mut places: SmallVec<[Place<'_>; 4]> = SmallVec::new();
         let mut asked: SmallVec<[(usize, Answer); 4]> = SmallVec::new();
         for (index, (hit, hash)) in hits.iter().zip(&hashes).enumerate() {
-            let place = match hashes[..index].iter().position(|earlier| earlier == hash) {
+            let same = |earlier: &usize| {
+                let place: &Place<'_> = &places[asked[*earlier].0];
+                let space = hits[*earlier].key.space().digest();
+                hashes[*earlier] == *hash
+                    || place.is_overflow()
+                        && space == hit.key.space().digest()
+                        && guards[guard_of(*hash)].find(*hash).is_none()
+            };
+            let place = match (0..index).find(same) {
                 Some(earlier) => asked[earlier].0,
                 None => {
                     let shard = &mut guards[guard_of(*hash)];
@@ -117,7 +124,7 @@ impl MemoryStore {
             };
             let answer = places[place].ask(operation, hit.demand);
             if answer.allowed() || hit.enforcement == Enforcement::Enforce {
-                places[place].asked_before += hit.demand.cost;
+                places[place].asked_before = places[place].asked_before.saturating_add(hit.demand.cost);
             }
             asked.push((place, answer));
         }

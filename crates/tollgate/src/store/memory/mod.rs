@@ -164,11 +164,6 @@ impl MemoryStore {
         }
     }
 
-    /// The clock it decides by.
-    pub const fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
     /// What it holds and has seen.
     pub fn stats(&self) -> MemoryStats {
         self.shards.iter().map(|shard| shard.0.lock()).fold(MemoryStats::default(), |sum, shard| {
@@ -184,24 +179,23 @@ impl MemoryStore {
 
     #[inline]
     fn run(&self, hits: &[Hit<'_>], operation: Operation, verdicts: &mut Verdicts) {
-        let now = self.clock.now();
         match hits {
             [] => {}
             [hit] => {
                 let hash = self.hash(&hit.key);
-                let verdict = match hit.limit.algorithm() {
+                let quick = match hit.limit.algorithm() {
                     Algorithm::TokenBucket(refill) if operation == Operation::Charge => {
-                        self.charge_token_bucket(refill, hash, hit, now)
+                        self.charge_token_bucket(refill, hash, hit)
                     }
                     _ => None,
                 };
-                let verdict = verdict.unwrap_or_else(|| {
+                let verdict = quick.unwrap_or_else(|| {
                     let mut shard = self.lock(self.shard_of(hash));
-                    self.one(&mut shard, hash, hit, operation, now)
+                    self.one(&mut shard, hash, hit, operation)
                 });
                 verdicts.push(verdict);
             }
-            hits => self.many(hits, operation, now, verdicts),
+            hits => self.many(hits, operation, verdicts),
         }
     }
 
@@ -284,6 +278,10 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
         let hash = self.hash(&hit.key);
         let shard = self.lock(self.shard_of(hash));
@@ -291,7 +289,7 @@ impl Store for MemoryStore {
             let packed = shard.content(at);
             match packed.content() {
                 Content::Wide(place) => shard.wide_state(place).cloned(),
-                Content::Empty | Content::Narrow(_) => self.unpacked(packed, hit),
+                Content::Empty | Content::Narrow(_) => self.inspected(packed, hit),
             }
         });
         let now = self.clock.now();

@@ -91,6 +91,22 @@ impl Packed {
         Some(Packed(tag | u128::from(id) << 4 | u128::from(amount) << 20 | u128::from(last) << 76))
     }
 
+    /// Whether every state of a limit fits, as long as its numbers do not change and the century does not end.
+    pub(super) fn always_fits(limit: &Limit) -> bool {
+        let bits = |number: u64| u64::BITS - number.leading_zeros();
+        let (capacity, period) = (bits(limit.capacity()), bits(limit.period().get()));
+        let needed = match limit.algorithm() {
+            Algorithm::TokenBucket(_) | Algorithm::LeakyBucket { .. } => AMOUNT_BITS,
+            Algorithm::TokenBucketInterval(_) => capacity + period,
+            Algorithm::FixedWindow { phase: Phase::First, .. } => capacity + period,
+            Algorithm::FixedWindow { .. } => capacity,
+            Algorithm::SlidingWindowCounter { opens: Opening::First, .. } => 2 * capacity + period + 1,
+            Algorithm::SlidingWindowCounter { .. } => 2 * capacity + 1,
+            Algorithm::SlidingWindowLog { .. } => u32::MAX,
+        };
+        needed <= AMOUNT_BITS
+    }
+
     /// A token bucket's debt in 16 bytes, if it fits.
     #[inline]
     pub(super) fn of_debt(debt: Debt, id: LimitId) -> Option<Self> {

@@ -54,6 +54,11 @@ impl Write {
 }
 
 impl Place<'_> {
+    /// Whether it is a rule's overflow bucket rather than the key's own.
+    pub(super) fn is_overflow(&self) -> bool {
+        matches!(self.home, Home::Overflow)
+    }
+
     #[inline]
     pub(super) fn ask(&self, operation: Operation, demand: Demand) -> Answer {
         if operation == Operation::Refund {
@@ -76,6 +81,15 @@ fn open_wide(shard: &mut Shard, place: u32, limit: &Limit, now: Timestamp) -> (O
 }
 
 impl MemoryStore {
+    /// Makes room for a key that is not there, before any place of the request is opened: sweeping moves slots and
+    /// forgets buckets.
+    #[inline]
+    pub(super) fn prepare(&self, shard: &mut Shard, hash: KeyHash, now: Timestamp) {
+        if shard.find(hash).is_none() {
+            shard.make_room(|packed, wide| self.as_good_as_new(packed, wide, now));
+        }
+    }
+
     /// Finds a hit's bucket and brings it to now.
     ///
     /// `pending` buckets of the same request may still need a place of their own.
@@ -117,6 +131,13 @@ impl MemoryStore {
         Some(packed.state(limit, start_of))
     }
 
+    /// The same for whoever wants to see all of it.
+    pub(super) fn inspected(&self, packed: Packed, hit: &Hit<'_>) -> Option<State> {
+        let Content::Narrow(id) = packed.content() else { return None };
+        let limit = self.limits.get(id);
+        Some(packed.state(limit, |last| start_on_the_clock(limit, self::window(hit, limit), last)))
+    }
+
     /// A key that is not there begins with what its rule's overflow bucket has used, and stays in that bucket
     /// when there is no room.
     #[cold]
@@ -128,8 +149,7 @@ impl MemoryStore {
         now: Timestamp,
         pending: usize,
     ) -> (Option<State>, Home) {
-        let is_new = |packed: Packed, wide: Option<&Wide>| self.as_good_as_new(packed, wide, now);
-        let has_room = shard.make_room(pending + 1, is_new);
+        let has_room = shard.has_room(pending + 1, widest(hit.limit));
         if has_room && !self.overflowing.load(Ordering::Acquire) {
             return (None, Home::New);
         }
@@ -158,15 +178,13 @@ impl MemoryStore {
         let Place { bucket, home, write, .. } = place;
         if write == Write::Nothing {
             if let Home::Wide { place, limit, original } = home {
-                shard.return_wide(
-                    place,
-                    Wide { state: original.unwrap_or_else(|| bucket.into_state()), limit },
-                );
+                let state = original.unwrap_or_else(|| bucket.into_state());
+                shard.restore_wide(place, Wide { state, limit });
             }
             return;
         }
         shard.clock_steps += u64::from(bucket.stepped());
-        let state = if write == Write::Step { Some(bucket.into_state()) } else { bucket.close() };
+        let state = if write == Write::Step { Some(bucket.close_shifted()) } else { bucket.close() };
         let Some(state) = state else {
             if let Some(at) = shard.find(hash) {
                 shard.remove(at);
@@ -222,4 +240,9 @@ pub(super) fn window(hit: &Hit<'_>, limit: &Limit) -> Window {
         }
         _ => Window::Own,
     }
+}
+
+/// What a bucket of this limit may need beside its slot.
+fn widest(limit: &Limit) -> usize {
+    if Packed::always_fits(limit) { 0 } else { Wide::SMALLEST }
 }

@@ -168,10 +168,15 @@ impl Shard {
         *wide
     }
 
-    /// Puts a wide state back.
+    /// Puts a wide state back that has changed.
     pub(super) fn return_wide(&mut self, place: u32, mut wide: Wide) {
         let others = self.tags.len() * SLOT_BYTES + self.wide_bytes;
         wide.shorten_to(self.bounds.bytes.saturating_sub(others));
+        self.restore_wide(place, wide);
+    }
+
+    /// Puts a wide state back as it was.
+    pub(super) fn restore_wide(&mut self, place: u32, wide: Wide) {
         self.wide_bytes += wide.bytes();
         self.wide[place as usize].0 = Some(Box::new(wide));
     }
@@ -200,23 +205,23 @@ impl Shard {
         self.wide[place as usize].0.as_ref().map(|wide| &wide.state)
     }
 
-    /// Sweeps a little, and answers whether so many new keys are within bounds.
-    pub(super) fn make_room(&mut self, keys: usize, is_new: impl Fn(Packed, Option<&Wide>) -> bool) -> bool {
+    /// Sweeps a little, and more when the table may not grow.
+    pub(super) fn make_room(&mut self, is_new: impl Fn(Packed, Option<&Wide>) -> bool) {
         self.sweep(SWEPT_PER_INSERT, &is_new);
-        if self.has_room(keys) {
-            return true;
+        if !self.has_room(1, Wide::SMALLEST) {
+            self.sweep(SWEPT_WHEN_FULL, &is_new);
         }
-        self.sweep(SWEPT_WHEN_FULL, &is_new);
-        self.has_room(keys)
     }
 
-    fn has_room(&self, keys: usize) -> bool {
+    /// Whether so many new keys, each with so much on the heap, are within bounds.
+    pub(super) fn has_room(&self, keys: usize, wide_bytes: usize) -> bool {
         let len = self.len + keys;
         let slots = if len * 8 > self.tags.len() * 7 { grown(self.tags.len()) } else { self.tags.len() };
-        len <= self.bounds.buckets && slots * SLOT_BYTES + self.wide_bytes <= self.bounds.bytes
+        len <= self.bounds.buckets
+            && slots * SLOT_BYTES + self.wide_bytes + keys * wide_bytes <= self.bounds.bytes
     }
 
-    /// Adds a key that is not there, for which [`make_room`](Self::make_room) found room.
+    /// Adds a key that is not there, for which [`has_room`](Self::has_room).
     pub(super) fn insert(&mut self, hash: KeyHash, state: NewState) {
         if (self.len + 1) * 8 > self.tags.len() * 7 {
             self.resize(grown(self.tags.len()));
@@ -357,6 +362,9 @@ fn grown(slots: usize) -> usize {
 }
 
 impl Wide {
+    /// What the smallest one occupies.
+    pub(super) const SMALLEST: usize = size_of::<Wide>() + size_of::<Limit>() + size_of::<WidePlace>();
+
     pub(super) fn new(state: State, limit: &Limit) -> Self {
         Wide { state, limit: Box::new(limit.clone()) }
     }
@@ -368,7 +376,7 @@ impl Wide {
             }
             _ => 0,
         };
-        size_of::<Wide>() + size_of::<Limit>() + size_of::<WidePlace>() + entries
+        Self::SMALLEST + entries
     }
 
     /// Makes a log fit into what is left: its newest entries are counted as one, at the later instant. That
@@ -401,7 +409,8 @@ mod tests {
     fn filled(keys: u64, bounds: usize) -> Shard {
         let mut shard = Shard::new(ShardBounds { buckets: bounds, bytes: usize::MAX });
         for n in 0..keys {
-            assert!(shard.make_room(1, |_, _| false));
+            shard.make_room(|_, _| false);
+            assert!(shard.has_room(1, 0));
             shard.insert(hash(n), NewState::Narrow(state(n)));
         }
         shard
@@ -424,9 +433,11 @@ mod tests {
     #[test]
     fn a_full_shard_has_room_again_once_something_is_as_good_as_new() {
         let mut shard = filled(100, 100);
-        assert!(!shard.make_room(1, |_, _| false));
+        shard.make_room(|_, _| false);
+        assert!(!shard.has_room(1, 0));
         let droppable = |packed: Packed, _: Option<&Wide>| packed == state(3);
-        assert!((0..10).any(|_| shard.make_room(1, droppable)), "a few attempts look at every slot");
+        (0..10).for_each(|_| shard.make_room(droppable)); // a few attempts look at every slot
+        assert!(shard.has_room(1, 0));
         assert_eq!((shard.len(), shard.dropped), (99, 1));
         assert_eq!(shard.find(hash(3)), None);
     }

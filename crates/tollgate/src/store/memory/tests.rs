@@ -193,3 +193,62 @@ fn the_same_key_twice_in_a_request_needs_room_for_both() {
     assert_eq!(charge(2, 2), (true, false, 3));
     assert_eq!(charge(2, 1), (true, true, 0));
 }
+
+/// Two rules in one store: the first bucket is as good as new when the second needs room, which sweeps.
+#[test]
+fn making_room_for_one_tier_does_not_pull_another_from_under_the_request() {
+    let clock = forgetful();
+    let store = MemoryStore::with(clock.clone(), small(4_000));
+    let limits: [Limit; 2] = ["1000000/s burst 1".parse().unwrap(), "1/h".parse().unwrap()];
+    let space = |name: &str| Space::new(&[name], KeyPattern::parse("user:{user_id}").unwrap(), 64);
+    let spaces = [space("quick"), space("slow")];
+    for n in 0..5_000_u64 {
+        clock.advance(Micros::new(1));
+        let requests =
+            [(n % 7).to_string(), n.to_string()].map(|user| Descriptor::new().with("user_id", user));
+        let hits: Vec<Hit<'_>> = (0..2)
+            .map(|rule| Hit {
+                key: spaces[rule].key(&requests[rule]),
+                limit: &limits[rule],
+                demand: Demand { cost: 1, patience: Micros::MAX },
+                enforcement: Enforcement::Enforce,
+            })
+            .collect();
+        let mut verdicts = Verdicts::new();
+        now(store.charge(&hits, &mut verdicts)).unwrap();
+        assert!(verdicts[0].allowed, "request {n}");
+    }
+}
+
+#[test]
+fn two_keys_of_one_rule_without_room_share_the_overflow_bucket_within_a_request_too() {
+    let rule = Rule::new("1/h burst 4", &forgetful(), small(1));
+    assert!(rule.check("first", 1));
+    let admitted: usize = (0..4)
+        .map(|n| {
+            let requests =
+                [format!("a{n}"), format!("b{n}")].map(|user| Descriptor::new().with("user_id", user));
+            let hit = |request| Hit {
+                key: rule.space.key(request),
+                limit: &rule.limit,
+                demand: Demand { cost: 1, patience: Micros::MAX },
+                enforcement: Enforcement::Enforce,
+            };
+            let mut verdicts = Verdicts::new();
+            rule.store.run(&[hit(&requests[0]), hit(&requests[1])], Operation::Charge, &mut verdicts);
+            if verdicts.iter().all(|verdict| verdict.allowed) { 2 } else { 0 }
+        })
+        .sum();
+    assert_eq!(admitted, 4);
+}
+
+#[test]
+fn states_that_may_be_wide_are_counted_before_they_are_let_in() {
+    let mut rule = Rule::new("1/s", &forgetful(), Bounds { buckets: 3_500, bytes: 200_000 });
+    let month = Micros::new(30 * 86_400_000_000);
+    rule.limit = Limit::sliding_window_counter(1_000, month, tollgate_core::limit::Opening::First).unwrap();
+    for n in 0..3_500 {
+        rule.check(&format!("user {n}"), 1);
+    }
+    assert!(rule.store.stats().bytes <= 200_000, "{:?}", rule.store.stats());
+}
