@@ -86,6 +86,15 @@ impl Drop for Served {
     }
 }
 
+/// Sends the head of a request and waits until the server asks for the body: it is in flight then.
+fn begin_a_request(stream: &mut TcpStream, body_bytes: usize) {
+    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\nconnection: close\r\nexpect: 100-continue\r\n";
+    write!(stream, "{head}content-length: {body_bytes}\r\n\r\n").unwrap();
+    let mut go_on = [0; 25];
+    stream.read_exact(&mut go_on).unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+}
+
 const FREE: &str = r#"{"attributes": {"user_id": "42", "plan": "free"}, "cost": 20}"#;
 
 #[test]
@@ -143,15 +152,12 @@ fn an_address_that_is_taken_is_named_with_a_way_out() {
 #[test]
 fn sigterm_finishes_what_is_in_flight_and_exits_0() {
     let mut served = Served::start(&[]);
-    // Half a request is in flight when the signal comes.
+    // The head of a request is read, its body still to come, when the signal arrives.
     let mut stream = served.connect();
-    let (first, second) = FREE.split_at(10);
-    write!(stream, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{first}", FREE.len())
-        .unwrap();
-    assert!(served.send("GET", "/livez", "").ends_with("ok\n"), "the server has read what came before");
+    begin_a_request(&mut stream, FREE.len());
     served.signal("-TERM");
     served.wait_until_it_stops_accepting();
-    write!(stream, "{second}").unwrap();
+    write!(stream, "{FREE}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -162,8 +168,7 @@ fn sigterm_finishes_what_is_in_flight_and_exits_0() {
 fn a_second_signal_does_not_wait() {
     let mut served = Served::start(&[]);
     let mut stream = served.connect();
-    write!(stream, "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\nhalf").unwrap();
-    assert!(served.send("GET", "/livez", "").ends_with("ok\n"));
+    begin_a_request(&mut stream, 99);
     served.signal("-INT");
     served.wait_until_it_stops_accepting();
     served.signal("-INT");
@@ -182,4 +187,20 @@ fn heads_and_bodies_beyond_their_bounds_are_refused() {
     let large = format!("{{\"attributes\": {{\"x\": \"{}\"}}}}", "y".repeat(65 << 10));
     assert!(served.send("POST", "/v1/check", &large).starts_with("HTTP/1.1 413"));
     assert!(served.send("GET", "/livez", "").ends_with("ok\n"), "and the server goes on");
+}
+
+/// On the system's clock: the instant of the decision, not a later one, is what the wait is added to.
+#[test]
+fn a_window_on_the_clock_is_said_to_reset_at_its_very_end() {
+    let folder = std::env::temp_dir().join(format!("tollgate-window-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("rules.yaml");
+    fs::write(&file, "rules: [{ key: global, limit: 500/min, algorithm: fixed_window }]").unwrap();
+    let served = Served::start(&["--rules", file.to_str().unwrap()]);
+    for _ in 0..20 {
+        let answer = served.send("POST", "/v1/check", "{}");
+        let reset = answer.lines().find_map(|line| line.strip_prefix("x-ratelimit-reset: ")).unwrap();
+        assert_eq!(reset.parse::<u64>().unwrap() % 60, 0, "{answer}");
+    }
+    fs::remove_dir_all(folder).unwrap();
 }
