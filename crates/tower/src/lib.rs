@@ -1,0 +1,1 @@
+//! The same flow around any tower service: identify, check, respond.
