@@ -123,10 +123,10 @@ impl<S: Store> Limiter<S> {
     ///
     /// The store gave no answer.
     pub async fn reset(&self, request: &Descriptor<'_>) -> Result<Answer, StoreError> {
-        let (at, rules) = (self.clock().now(), self.rules());
+        let rules = self.rules();
         let limited = rules.limited(request, 1, Micros::MAX);
         let mut verdicts = Verdicts::new();
-        self.store.reset(&limited.hits, &mut verdicts).await?;
+        let at = self.store.reset(&limited.hits, &mut verdicts).await?;
         let decision = Decision::strictest(&rules, &limited, &verdicts);
         drop(limited);
         Ok(Answer { decision, rules, at })
@@ -141,19 +141,18 @@ impl<S: Store> Limiter<S> {
         patience: Micros,
         verb: Verb,
     ) -> Result<Answer, StoreError> {
-        let at = self.clock().now();
         let rules = self.rules(); // one snapshot: a reload never splits a request
-        let decision = match rules.ruling(request, cost, patience) {
-            Ruling::Denied(rule) => Decision::denied(rule),
-            Ruling::Exempt => Decision::unlimited(),
+        let (decision, at) = match rules.ruling(request, cost, patience) {
+            Ruling::Denied(rule) => (Decision::denied(rule), self.clock().now()),
+            Ruling::Exempt => (Decision::unlimited(), self.clock().now()),
             Ruling::Limited(limited) => {
                 let mut verdicts = Verdicts::new();
-                match verb {
+                let at = match verb {
                     Verb::Check => self.store.charge(&limited.hits, &mut verdicts).await?,
                     Verb::Peek => self.store.peek(&limited.hits, &mut verdicts).await?,
                     Verb::Refund => self.store.refund(&limited.hits, &mut verdicts).await?,
-                }
-                Decision::strictest(&rules, &limited, &verdicts)
+                };
+                (Decision::strictest(&rules, &limited, &verdicts), at)
             }
         };
         Ok(Answer { decision, rules, at })
@@ -234,8 +233,7 @@ impl Answer {
         &self.rules
     }
 
-    /// When the store was asked. Read just before, so that a window that ends on a whole second is not said to end
-    /// in the next one.
+    /// When the decision was made, on the store's clock.
     pub const fn at(&self) -> Timestamp {
         self.at
     }
