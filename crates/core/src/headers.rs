@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use crate::decision::{Decision, Outcome, Tier};
 use crate::limit::Limit;
-use crate::ruleset::{Enforcement, RuleSet};
+use crate::ruleset::RuleSet;
 use crate::time::{Micros, Timestamp};
 
 /// Structured fields allow integers of at most 15 digits.
@@ -31,9 +31,11 @@ pub struct RateLimitHeaders {
 }
 
 impl RateLimitHeaders {
-    /// The headers of a decision made at `now`; none where no limit spoke: nothing matched, or a rule blocks.
+    /// The headers of a decision made at `now`; none where no limit spoke: nothing matched, a rule blocks, or the store
+    /// was away and nobody knows the numbers.
     pub fn of(decision: &Decision, rules: &RuleSet, now: Timestamp) -> Option<Self> {
-        let speaker = decision.speaker().filter(|_| decision.outcome() != Outcome::Denied)?;
+        let has_numbers = !matches!(decision.outcome(), Outcome::Denied | Outcome::Unavailable);
+        let speaker = decision.speaker().filter(|_| has_numbers)?;
         let reset = now.after(decision.reset_after());
         let mut headers = RateLimitHeaders {
             limit: speaker.verdict.limit,
@@ -43,7 +45,7 @@ impl RateLimitHeaders {
             state: String::new(),
             retry_after: retry_after(decision, speaker),
         };
-        for tier in decision.tiers().iter().filter(|tier| tier.enforcement == Enforcement::Enforce) {
+        for tier in decision.tiers().iter().filter(|tier| tier.speaks()) {
             let rule = rules.rule(tier.rule);
             headers.push(rule.label(), rule.limit(), tier);
         }

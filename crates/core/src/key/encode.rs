@@ -129,7 +129,8 @@ mod tests {
     #[test]
     fn no_two_value_tuples_share_a_key_whatever_they_contain() {
         let space = space("r", "{a}:{b}");
-        let words = ["", "x", ":", "x:", ":x", "%", "%3A", "{}", "}{", "@1.2.3.4", "#", "\0", "\r\n", "é", "*"];
+        let words =
+            ["", "x", ":", "x:", ":x", "%", "%3A", "{}", "}{", "@1.2.3.4", "#", "\0", "\r\n", "é", "*"];
         let mut seen = HashMap::new();
         for a in words.into_iter().map(Some).chain([None]) {
             for b in words.into_iter().map(Some).chain([None]) {

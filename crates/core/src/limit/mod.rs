@@ -384,9 +384,7 @@ impl Limit {
                 Self::interval(part(count), interval, part(capacity), ticks)
                     .or_else(|_| Self::interval(part(count), interval, part(count), ticks))
             }
-            Algorithm::FixedWindow { limit, window, phase } => {
-                Self::fixed_window(part(limit), window, phase)
-            }
+            Algorithm::FixedWindow { limit, window, phase } => Self::fixed_window(part(limit), window, phase),
             Algorithm::SlidingWindowLog { limit, window } => Self::sliding_window_log(part(limit), window),
             Algorithm::SlidingWindowCounter { limit, window, opens } => {
                 Self::sliding_window_counter(part(limit), window, opens)

@@ -4,7 +4,6 @@ use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tollgate::StoreError;
 
 /// An answer that is no decision.
 #[derive(Debug, Serialize)]
@@ -51,13 +50,6 @@ impl Problem {
     pub(crate) fn method(method: &Method, uri: &Uri) -> Self {
         let detail = format!("{} does not take {method}", uri.path());
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed", detail)
-    }
-
-    pub(crate) fn store(error: &StoreError) -> Self {
-        Problem {
-            kind: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "no decision", error.to_string())
-        }
     }
 }
 
