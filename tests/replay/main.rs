@@ -4,10 +4,12 @@
 //! change of what users see: `TOLLGATE_BLESS=1` rewrites the files, and the diff is to be read line by line.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{env, fs};
 
 use tollgate::replay::Replay;
-use tollgate::rules;
+use tollgate::{Clock, RedisStore, Timestamp, rules};
+use tollgate_tests::redis_server::RedisServer;
 
 /// A test for each folder, and one that none was forgotten.
 macro_rules! golden {
@@ -71,6 +73,35 @@ fn replayed(rules: &str, trace: &str) -> String {
     });
     assert!(lines.expect("a good trace") > 0);
     String::from_utf8(out).expect("JSON is UTF-8")
+}
+
+#[tokio::test]
+async fn redis_prints_the_same_lines() {
+    let server = RedisServer::start().await;
+    for folder in FOLDERS {
+        let read = |name: &str| fs::read_to_string(root().join(folder).join(name)).unwrap_or_default();
+        let rules = rules::parse("rules.yaml", &read("rules.yaml")).expect("good rules");
+        let store = RedisStore::builder(&server.url())
+            .key_prefix(*folder)
+            .clock(Clock::manual(Timestamp::from_micros(0)))
+            .deadline(Duration::from_secs(20))
+            .connect()
+            .await
+            .expect("a URL");
+        let replay = Replay::over(rules, store);
+        let mut out = Vec::new();
+        let trace = read("trace.jsonl");
+        let lines = replay.run_async(trace.as_bytes(), |step| {
+            step.write_json(&mut out);
+            out.push(b'\n');
+            Ok(())
+        });
+        lines.await.unwrap_or_else(|error| panic!("{folder}: {error}"));
+        assert_eq!(String::from_utf8(out).expect("JSON is UTF-8"), read("expected.jsonl"), "{folder}");
+        replay.store().forget_all().await.expect("the server answers");
+    }
+    let left: Vec<String> = server.contents().await.into_iter().map(|(key, _)| key).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

@@ -1,4 +1,12 @@
-//! What the suites share: an independent model of the semantics, and traces to compare stores with it.
+//! What the suites share: an independent model of the semantics, traces to compare stores with it, and servers to
+//! break.
 
+pub mod certificates;
+pub mod fault_proxy;
 pub mod model;
+pub mod poll;
+pub mod ports;
+pub mod redis_server;
+pub mod scratch;
+pub mod signals;
 pub mod trace;

@@ -2,6 +2,7 @@
 
 mod check;
 mod completions;
+mod doctor;
 mod explain;
 mod load;
 mod progress;
@@ -9,6 +10,7 @@ mod replay;
 mod request;
 mod rules;
 mod serve;
+mod store;
 mod summary;
 mod table;
 mod terminal;
@@ -49,6 +51,8 @@ enum Command {
     Replay(replay::Args),
     /// Show which rules a request meets, which not, and why
     Explain(explain::Args),
+    /// Look at a store before a fleet relies on it: reachable, fast, and does it keep what it counts?
+    Doctor(doctor::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -72,6 +76,7 @@ fn run(command: Option<Command>, terminal: &mut Terminal) -> anyhow::Result<Exit
         Some(Command::Rules(args)) => rules::run(&args, terminal),
         Some(Command::Replay(args)) => replay::run(&args, terminal),
         Some(Command::Explain(args)) => explain::run(&args, terminal),
+        Some(Command::Doctor(args)) => doctor::run(&args, terminal),
         Some(Command::Completions(args)) => completions::run(&args, terminal),
         None => serve::run(&serve::Args::from_environment(), terminal),
     }

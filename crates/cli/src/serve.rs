@@ -9,17 +9,22 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Parser as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tollgate::{AnyStore, Limiter, MemoryStore};
+use tollgate::Limiter;
 use tollgate_server::{Config, Server};
 use tracing_subscriber::EnvFilter;
 
 use crate::load::RulesArgs;
+use crate::store::{FleetArgs, StoreArgs};
 use crate::terminal::{Terminal, Tone};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     rules: RulesArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    fleet: FleetArgs,
     /// Where the HTTP API listens; port 0 takes a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080")]
     http: SocketAddr,
@@ -49,7 +54,6 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
         .init();
     let rules = args.rules.load()?;
     let count = rules.rules().len();
-    let limiter = Arc::new(Limiter::new(rules, AnyStore::Memory(MemoryStore::new())));
     let config = Config { http: args.http, ready_file: args.ready_file.clone() };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -58,7 +62,8 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
     runtime.block_on(async {
         // Signals are caught before anybody is told that the server is up.
         let signals = Signals::catch().context("cannot catch signals")?;
-        let server = Server::bind(&config, limiter).await?;
+        let limiter = Limiter::new(rules, args.store.open().await?).with_nodes(args.fleet.nodes);
+        let server = Server::bind(&config, Arc::new(limiter)).await?;
         if let Err(error) = greet(args, count, server.http(), terminal) {
             tracing::debug!(%error, "nobody reads the first screen"); // which is no reason not to serve
         }
@@ -79,7 +84,7 @@ fn greet(args: &Args, count: usize, http: SocketAddr, terminal: &mut Terminal) -
     writeln!(out, "{title}")?;
     writeln!(out, "  listening  http://{http}")?;
     writeln!(out, "  rules      {rules}")?;
-    writeln!(out, "  store      memory")?;
+    writeln!(out, "  store      {}", args.store.shown())?;
     if args.rules.file().is_none() {
         writeln!(
             out,

@@ -265,3 +265,33 @@ fn version_and_completions_are_there() {
         assert!(code(&script) == 0 && out(&script).contains("replay"), "{shell}");
     }
 }
+
+#[test]
+fn doctor_exits_with_0_when_nothing_fails_and_2_otherwise() {
+    let memory = tollgate(&["doctor"]);
+    assert_eq!((code(&memory), err(&memory)), (0, String::new()));
+    assert!(out(&memory).starts_with("store memory\n\n  ok    rules "), "{}", out(&memory));
+    assert!(out(&memory).ends_with("\nnothing fails, 0 warnings\n"), "{}", out(&memory));
+
+    // Nothing listens on port 1, and the password is nobody's business.
+    let away = tollgate(&["doctor", "--store", "redis://:canary@127.0.0.1:1"]);
+    assert_eq!(code(&away), 2);
+    let text = out(&away);
+    assert!(text.contains("fail  reachable    nobody listens there\n"), "{text}");
+    assert!(text.contains("start Redis there") && text.ends_with("\n1 check fails, 0 warnings\n"), "{text}");
+    assert!(!(text + &err(&away)).contains("canary"));
+}
+
+#[test]
+fn doctor_speaks_json_and_looks_at_the_rules() {
+    let rules = Scratch::new("doctor.yaml", BAD_RULES);
+    let bad = tollgate(&["doctor", "--json", "--rules", rules.path()]);
+    assert_eq!((code(&bad), err(&bad)), (2, String::new()));
+    let report = &json_lines(&bad)[0];
+    assert_eq!(report["ok"], false);
+    assert_eq!(report["store"], "memory");
+    let findings = report["findings"].as_array().expect("a list");
+    assert_eq!(findings[0]["check"], "rules");
+    assert_eq!(findings[0]["level"], "fail");
+    assert_eq!(findings[1]["level"], "ok");
+}

@@ -36,6 +36,8 @@ struct Anchor {
     ticks: quanta::Clock,
     /// Ticks when the clock was made.
     start: u64,
+    /// How far the wall clock is said to be wrong.
+    off_us: i64,
     /// Unix time when `start` was.
     unix_at_start: AtomicI64,
     /// When to look at the wall clock again, counted from `start`.
@@ -52,11 +54,17 @@ struct Manual {
 impl Clock {
     /// The system's clock.
     pub fn system() -> Self {
+        Clock::system_off_by(0)
+    }
+
+    /// The clock of a system that is wrong by so much, ahead or behind: what a node of a badly kept fleet has.
+    pub fn system_off_by(off_us: i64) -> Self {
         let ticks = quanta::Clock::new();
         let anchor = Anchor {
             start: ticks.raw(),
             ticks,
-            unix_at_start: AtomicI64::new(unix_micros()),
+            off_us,
+            unix_at_start: AtomicI64::new(unix_micros().saturating_add(off_us)),
             check_at: AtomicU64::new(CHECK_EVERY_US),
         };
         Clock(Kind::System(Arc::new(anchor)))
@@ -164,7 +172,7 @@ impl Anchor {
     #[cold]
     fn check(&self) {
         let before_us = self.elapsed_us();
-        let wall_us = unix_micros();
+        let wall_us = unix_micros().saturating_add(self.off_us);
         self.compare(before_us, wall_us, self.elapsed_us());
     }
 

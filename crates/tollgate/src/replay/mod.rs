@@ -153,6 +153,11 @@ impl<S: Store> Replay<S> {
         Replay { limiter: Limiter::new(rules, store) }
     }
 
+    /// The store.
+    pub const fn store(&self) -> &S {
+        self.limiter.store()
+    }
+
     /// As [`run`](Replay::run), over any store.
     ///
     /// # Errors

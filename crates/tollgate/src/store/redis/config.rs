@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
-use redis::{Client, ClientTlsConfig, IntoConnectionInfo as _, TlsCertificates};
+use redis::{Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo as _, TlsCertificates};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 
 use super::RedisStore;
+use super::stream::Dial;
 use crate::clock::Clock;
 
 /// The optional knobs of a [`RedisStore`]; see [`RedisStore::builder`].
@@ -67,7 +71,7 @@ impl RedisBuilder {
             url: Url(url.to_owned()),
             key_prefix: "tg".to_owned(),
             deadline: Duration::from_millis(50),
-            connect_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_millis(500),
             max_in_flight: 4_096,
             clock: Clock::system(),
             ca: None,
@@ -89,7 +93,7 @@ impl RedisBuilder {
         self
     }
 
-    /// How long an attempt to connect may take; a second unless said otherwise.
+    /// How long an attempt to connect may take; half a second unless said otherwise.
     #[must_use]
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -135,8 +139,8 @@ impl RedisBuilder {
     ///
     /// A URL or certificates that make no sense.
     pub async fn connect(self) -> Result<RedisStore, RedisConfigError> {
-        let client = self.client()?;
-        Ok(RedisStore::start(self, client).await)
+        let dial = self.dial()?;
+        Ok(RedisStore::start(self, dial).await)
     }
 
     /// The client of the `redis` crate, for whoever has other questions to this Redis.
@@ -145,25 +149,72 @@ impl RedisBuilder {
     ///
     /// As [`connect`](Self::connect).
     pub fn client(&self) -> Result<Client, RedisConfigError> {
-        // Libraries below ask for a default; if there is one already, it stays.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let url = || self.url.shown();
-        let no_url = |error: redis::RedisError| RedisConfigError::Url { url: url(), reason: plain(&error) };
-        let info = self.url.0.as_str().into_connection_info().map_err(no_url)?;
-        let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let tls = self.url.0.starts_with("rediss");
+        let info = self.info()?;
+        let no_url = |error| RedisConfigError::Url { url: self.shown(), reason: plain(&error) };
         if self.ca.is_none() && self.certificate.is_none() {
             return Client::open(info).map_err(no_url);
-        }
-        if !tls {
-            return Err(RedisConfigError::CertificatesWithoutTls { url: url() });
         }
         let client_tls = self
             .certificate
             .clone()
             .map(|Certificate { chain, key }| ClientTlsConfig { client_cert: chain, client_key: key });
         Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: self.ca.clone() })
-            .map_err(|error| RedisConfigError::Certificates { url: url(), reason: plain(&error) })
+            .map_err(|error| self.bad_certificates(plain(&error)))
+    }
+
+    fn dial(&self) -> Result<Dial, RedisConfigError> {
+        let tls = if self.is_tls() { Some(self.tls()?.into()) } else { None };
+        Ok(Dial { info: self.info()?, tls })
+    }
+
+    fn is_tls(&self) -> bool {
+        self.url.0.starts_with("rediss")
+    }
+
+    fn info(&self) -> Result<ConnectionInfo, RedisConfigError> {
+        // Libraries below ask for a default; if there is one already, it stays.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        if (self.ca.is_some() || self.certificate.is_some()) && !self.is_tls() {
+            return Err(RedisConfigError::CertificatesWithoutTls { url: self.shown() });
+        }
+        let no_url = |reason| RedisConfigError::Url { url: self.shown(), reason };
+        if self.url.0.ends_with("#insecure") {
+            return Err(no_url("certificates are always checked; name your authority instead".to_owned()));
+        }
+        let info = self.url.0.as_str().into_connection_info().map_err(|error| no_url(plain(&error)))?;
+        Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+    }
+
+    /// Whom to trust, and what to show.
+    fn tls(&self) -> Result<ClientConfig, RedisConfigError> {
+        let certificates = |pem: &[u8]| {
+            CertificateDer::pem_slice_iter(pem)
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|error| self.bad_certificates(error.to_string()))
+        };
+        let roots = match &self.ca {
+            Some(pem) => certificates(pem)?,
+            None => rustls_native_certs::load_native_certs().certs,
+        };
+        let mut trusted = RootCertStore::empty();
+        let (good, _) = trusted.add_parsable_certificates(roots);
+        if good == 0 {
+            return Err(self.bad_certificates("there is no authority in them".to_owned()));
+        }
+        let config = ClientConfig::builder().with_root_certificates(trusted);
+        let Some(Certificate { chain, key }) = &self.certificate else {
+            return Ok(config.with_no_client_auth());
+        };
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
+            self.bad_certificates("the key is no private key in PEM".to_owned()) // never a word of it
+        })?;
+        config
+            .with_client_auth_cert(certificates(chain)?, key)
+            .map_err(|error| self.bad_certificates(error.to_string()))
+    }
+
+    fn bad_certificates(&self, reason: String) -> RedisConfigError {
+        RedisConfigError::Certificates { url: self.shown(), reason }
     }
 
     /// Where it connects to, without the password.
@@ -181,16 +232,15 @@ impl Url {
     /// The URL with its password masked, in the authority as in the query.
     pub(super) fn shown(&self) -> String {
         let Some((scheme, rest)) = self.0.split_once("://") else { return "***".to_owned() };
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, path) = rest.split_at(end);
-        let authority = match authority.rsplit_once('@') {
-            Some((login, host)) => {
+        // The last `@` ends the login, even where a password was not encoded.
+        let (login, rest) = match rest.rsplit_once('@') {
+            Some((login, rest)) if !scheme.ends_with("unix") => {
                 let user = login.split_once(':').map_or("", |(user, _)| user);
-                format!("{user}:***@{host}")
+                (format!("{user}:***@"), rest)
             }
-            None => authority.to_owned(),
+            _ => (String::new(), rest),
         };
-        let path = match path.split_once('?') {
+        let path = match rest.split_once('?') {
             Some((path, query)) => {
                 let mask = |pair: &str| match pair.split_once('=') {
                     Some((name @ ("pass" | "password"), _)) => format!("{name}=***"),
@@ -198,9 +248,9 @@ impl Url {
                 };
                 format!("{path}?{}", query.split('&').map(mask).collect::<Vec<_>>().join("&"))
             }
-            None => path.to_owned(),
+            None => rest.to_owned(),
         };
-        format!("{scheme}://{authority}{path}")
+        format!("{scheme}://{login}{path}")
     }
 }
 
@@ -228,6 +278,9 @@ mod tests {
             ("rediss://app:s3cr@t@host:6380/2", "rediss://app:***@host:6380/2"),
             ("redis://s3cret@host", "redis://:***@host"),
             ("unix:///run/redis.sock?db=1&pass=s3cret", "unix:///run/redis.sock?db=1&pass=***"),
+            ("redis://:s3cret/more@host", "redis://:***@host"),
+            ("redis://:s3cret?more@host", "redis://:***@host"),
+            ("unix:///run/redis.sock?pass=a@s3cret", "unix:///run/redis.sock?pass=***"),
             ("s3cret", "***"),
         ] {
             assert_eq!(Url(url.to_owned()).shown(), shown);

@@ -22,20 +22,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::RedisBuilder;
 use super::script;
+use super::stream::{Dial, Meter};
 use crate::store::StoreError;
 
 /// So many decisions in a row that failed open the breaker.
 const PATIENCE: u32 = 20;
 /// The pause between two attempts, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// A supervised connection. Dropping it ends the supervision.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ pub(super) struct Link {
 #[derive(Debug)]
 struct Shared {
     shown: String,
-    client: Client,
+    dial: Dial,
     deadline: Duration,
     connect_timeout: Duration,
     state: watch::Sender<State>,
@@ -69,8 +70,17 @@ pub(super) struct Counters {
 #[derive(Debug, Clone)]
 enum State {
     Connecting,
-    Up { connection: MultiplexedConnection, number: u64 },
+    Up(Connection),
     Down(StoreError),
+}
+
+/// A connection that works, for all that is known.
+#[derive(Debug, Clone)]
+struct Connection {
+    redis: MultiplexedConnection,
+    meter: Meter,
+    /// Tells it from earlier ones; from 1.
+    number: u64,
 }
 
 impl Drop for Link {
@@ -81,10 +91,10 @@ impl Drop for Link {
 
 impl Link {
     /// Begins to connect. `probe` is a charge that proves that decisions can be made.
-    pub(super) fn start(config: &RedisBuilder, client: Client, probe: Cmd) -> Self {
+    pub(super) fn start(config: &RedisBuilder, dial: Dial, probe: Cmd) -> Self {
         let shared = Arc::new(Shared {
             shown: config.shown(),
-            client,
+            dial,
             deadline: config.deadline,
             connect_timeout: config.connect_timeout,
             state: watch::Sender::new(State::Connecting),
@@ -96,19 +106,36 @@ impl Link {
         Link { shared, supervisor }
     }
 
-    /// Sends a command and waits for its answer until the deadline.
-    pub(super) async fn call(&self, command: &Cmd) -> Result<Value, StoreError> {
+    /// When a decision that begins now must be made.
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + self.shared.deadline
+    }
+
+    /// Sends a command and waits for its answer until the deadline. An answer that `read` makes nothing of breaks the
+    /// connection.
+    pub(super) async fn call<T>(
+        &self,
+        command: &Cmd,
+        deadline: Instant,
+        read: impl FnOnce(Value) -> Option<T>,
+    ) -> Result<T, StoreError> {
         let shared = &*self.shared;
-        // Reading a state copies a few pointers.
-        let outcome = match timeout(shared.deadline, shared.call(command)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Failure { error: StoreError::Timeout, number: None, broken: false }),
+        // The connection that was used, once one was.
+        let number = AtomicU64::new(0);
+        let failure = match timeout_at(deadline, shared.call(command, &number)).await {
+            Ok(Ok(answer)) => match read(answer) {
+                Some(answer) => {
+                    if shared.failures.load(Ordering::Relaxed) != 0 {
+                        shared.failures.store(0, Ordering::Relaxed);
+                    }
+                    return Ok(answer);
+                }
+                None => Failure { error: StoreError::Unreachable, broken: true },
+            },
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure::quick(StoreError::Timeout),
         };
-        outcome.map_err(|failure| shared.failed(failure)).inspect(|_| {
-            if shared.failures.load(Ordering::Relaxed) != 0 {
-                shared.failures.store(0, Ordering::Relaxed);
-            }
-        })
+        Err(shared.failed(failure, number.into_inner()))
     }
 
     /// Waits for the outcome of the first attempt to connect.
@@ -122,7 +149,7 @@ impl Link {
 
     /// Whether decisions are made at the store.
     pub(super) fn is_up(&self) -> bool {
-        matches!(*self.shared.state.borrow(), State::Up { .. })
+        matches!(*self.shared.state.borrow(), State::Up(_))
     }
 
     pub(super) fn counters(&self) -> &Counters {
@@ -130,22 +157,30 @@ impl Link {
     }
 }
 
-/// A command that failed, and on which connection.
+/// Why a command failed.
 #[derive(Debug)]
 struct Failure {
     error: StoreError,
-    number: Option<u64>,
     /// Whether the connection is of no more use.
     broken: bool,
 }
 
 impl Failure {
-    fn at_once(error: StoreError) -> Self {
-        Failure { error, number: None, broken: false }
+    const fn quick(error: StoreError) -> Self {
+        Failure { error, broken: false }
     }
+}
 
-    fn of(error: &RedisError, number: u64) -> Self {
-        let code = error.code().unwrap_or_default();
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        // Rights that are missing within the script are no NOPERM of their own.
+        let missing_rights = |detail: &str| {
+            detail.contains("ACL failure in script") || detail.contains("user executing the script can't")
+        };
+        let code = match error.detail() {
+            Some(detail) if missing_rights(detail) => "NOPERM",
+            _ => error.code().unwrap_or_default(),
+        };
         let (error, broken) = match error.kind() {
             // Whoever answers this is no primary any more: resolve the address again.
             ErrorKind::Server(ServerErrorKind::ReadOnly) => (StoreError::rejected(code), true),
@@ -153,22 +188,22 @@ impl Failure {
             ErrorKind::AuthenticationFailed => (StoreError::rejected("NOAUTH"), true),
             _ => (StoreError::Unreachable, true),
         };
-        Failure { error, number: Some(number), broken }
+        Failure { error, broken }
     }
 }
 
 impl Shared {
-    async fn call(&self, command: &Cmd) -> Result<Value, Failure> {
-        let (mut connection, number) = self.connection().await.map_err(Failure::at_once)?;
-        self.run(&mut connection, command).await.map_err(|error| Failure::of(&error, number))
+    async fn call(&self, command: &Cmd, used: &AtomicU64) -> Result<Value, Failure> {
+        let mut connection = self.connection().await.map_err(Failure::quick)?;
+        used.store(connection.number, Ordering::Relaxed);
+        Ok(self.run(&mut connection, command).await?)
     }
 
     /// Sends a command, and again after an upload when Redis does not know the script.
-    async fn run(&self, connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
+    async fn run(&self, connection: &mut Connection, command: &Cmd) -> Result<Value, RedisError> {
         loop {
             let uploads = self.counters.uploads.load(Ordering::Acquire);
-            let answer = connection.send_packed_command(command).await;
-            match answer.and_then(Value::extract_error) {
+            match connection.send(command).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                     self.upload(connection, uploads).await?;
                 }
@@ -178,65 +213,76 @@ impl Shared {
     }
 
     /// Uploads the script, unless somebody did since the `known` number of uploads.
-    async fn upload(&self, connection: &mut MultiplexedConnection, known: u64) -> Result<(), RedisError> {
+    async fn upload(&self, connection: &mut Connection, known: u64) -> Result<(), RedisError> {
         let _one_at_a_time = self.uploading.lock().await;
         if self.counters.uploads.load(Ordering::Acquire) != known {
             return Ok(());
         }
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(script::CODE).take();
-        connection.send_packed_command(&load).await.and_then(Value::extract_error)?;
+        connection.send(&load).await?;
         self.counters.uploads.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
     /// The connection, once it is known whether there is one.
-    async fn connection(&self) -> Result<(MultiplexedConnection, u64), StoreError> {
-        if let State::Up { connection, number } = &*self.state.borrow() {
-            return Ok((connection.clone(), *number));
+    async fn connection(&self) -> Result<Connection, StoreError> {
+        if let State::Up(connection) = &*self.state.borrow() {
+            return Ok(connection.clone());
         }
         let mut state = self.state.subscribe();
         let settled = state.wait_for(|state| !matches!(state, State::Connecting)).await;
         match settled.as_deref() {
-            Ok(State::Up { connection, number }) => Ok((connection.clone(), *number)),
+            Ok(State::Up(connection)) => Ok(connection.clone()),
             Ok(State::Down(error)) => Err(error.clone()),
             Ok(State::Connecting) | Err(_) => Err(StoreError::Unreachable),
         }
     }
 
     /// Takes note of a failure: a connection that broke is replaced, and too many failures in a row open the breaker.
-    fn failed(&self, failure: Failure) -> StoreError {
-        let Failure { error, number, broken } = failure;
-        let in_a_row = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+    /// What failed on another connection than the present one says nothing about it.
+    fn failed(&self, failure: Failure, number: u64) -> StoreError {
+        let Failure { error, broken } = failure;
         self.state.send_if_modified(|state| {
-            let State::Up { number: current, .. } = state else { return false };
-            if broken && number == Some(*current) {
-                *state = State::Connecting;
-            } else if in_a_row >= PATIENCE {
-                *state = State::Down(error.clone());
-            } else {
+            if !matches!(state, State::Up(current) if current.number == number) {
                 return false;
             }
-            true
+            if broken {
+                *state = State::Connecting;
+                return true;
+            }
+            let too_many = self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= PATIENCE;
+            if too_many {
+                *state = State::Down(error.clone());
+            }
+            too_many
         });
         error
     }
 
     /// A new connection over which a charge went through.
-    async fn connect(&self, probe: &Cmd) -> Result<MultiplexedConnection, Failure> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(1024);
-        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = timeout(self.connect_timeout, connecting)
-            .await
-            .map_err(|_| Failure::at_once(StoreError::Timeout))?
-            .map_err(|error| Failure::of(&error, 0))?;
-        timeout(self.deadline, self.run(&mut connection, probe))
-            .await
-            .map_err(|_| Failure::at_once(StoreError::Timeout))?
-            .map_err(|error| Failure::of(&error, 0))?;
+    async fn connect(&self, number: u64, probe: &Cmd) -> Result<Connection, Failure> {
+        let too_late = |_| Failure::quick(StoreError::Timeout);
+        let (redis, meter) = timeout(self.connect_timeout, self.dial.connect()).await.map_err(too_late)??;
+        let mut connection = Connection { redis, meter, number };
+        timeout(self.deadline, self.run(&mut connection, probe)).await.map_err(too_late)??;
         Ok(connection)
+    }
+}
+
+impl Connection {
+    async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        let answer = self.redis.send_packed_command(command).await.and_then(Value::extract_error);
+        self.meter.answered();
+        answer
+    }
+
+    /// What Redis does with our keys when its memory is full; none where it does not say.
+    async fn eviction_policy(&mut self) -> Option<String> {
+        let info = self.send(redis::cmd("INFO").arg("memory")).await.ok()?;
+        let info: String = redis::from_redis_value(info).ok()?;
+        info.lines()
+            .find_map(|line| line.strip_prefix("maxmemory_policy:"))
+            .map(|policy| policy.trim().to_owned())
     }
 }
 
@@ -244,23 +290,28 @@ impl Shared {
 async fn supervise(shared: Arc<Shared>, probe: Cmd) {
     let mut changes = shared.state.subscribe();
     let mut pause = FIRST_PAUSE;
-    let mut reported: Option<StoreError> = None;
+    let mut lost = false;
+    let mut warned = false;
     for number in 1.. {
-        match shared.connect(&probe).await {
-            Ok(connection) => {
+        match shared.connect(number, &probe).await {
+            Ok(mut connection) => {
                 shared.failures.store(0, Ordering::Relaxed);
                 shared.counters.connections.fetch_add(1, Ordering::Relaxed);
-                shared.state.send_replace(State::Up { connection, number });
-                if reported.take().is_some() {
+                shared.state.send_replace(State::Up(connection.clone()));
+                if std::mem::take(&mut lost) {
                     tracing::info!(store = shared.shown, "the store is back; it decides again");
                 }
+                if !warned {
+                    warned = shared.warn_of_eviction(&mut connection).await;
+                }
+                drop(connection);
                 pause = FIRST_PAUSE;
-                let settled = changes.wait_for(|state| !matches!(state, State::Up { .. })).await;
+                let settled = changes.wait_for(|state| !matches!(state, State::Up(_))).await;
                 let Ok(State::Down(error)) = settled.as_deref() else { continue };
-                shared.report(&mut reported, error);
+                shared.report(&mut lost, error);
             }
             Err(Failure { error, .. }) => {
-                shared.report(&mut reported, &error);
+                shared.report(&mut lost, &error);
                 shared.state.send_replace(State::Down(error));
             }
         }
@@ -270,18 +321,29 @@ async fn supervise(shared: Arc<Shared>, probe: Cmd) {
 }
 
 impl Shared {
-    /// One line when the store is lost, and another only when the reason changes.
-    fn report(&self, reported: &mut Option<StoreError>, error: &StoreError) {
-        if reported.is_none() {
+    /// One line when the store is lost, however many reasons it has until it is back.
+    fn report(&self, lost: &mut bool, error: &StoreError) {
+        if !std::mem::replace(lost, true) {
             self.counters.outages.fetch_add(1, Ordering::Relaxed);
-        }
-        if reported.as_ref() != Some(error) {
             tracing::warn!(
                 store = self.shown,
                 reason = error.reason(),
                 "{error}; each rule's on_store_failure decides until it is back"
             );
-            *reported = Some(error.clone());
         }
+    }
+
+    /// Whether it was worth a warning that this Redis drops buckets when its memory is full.
+    async fn warn_of_eviction(&self, connection: &mut Connection) -> bool {
+        let asked = timeout(self.connect_timeout, connection.eviction_policy()).await;
+        let Ok(Some(policy)) = asked else { return false };
+        if policy == "noeviction" {
+            return false;
+        }
+        tracing::warn!(
+            store = self.shown,
+            "maxmemory-policy is {policy}: a bucket that Redis drops starts full again; set it to noeviction"
+        );
+        true
     }
 }

@@ -15,11 +15,12 @@ mod config;
 mod link;
 mod script;
 mod state;
+mod stream;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use redis::{Client, Cmd, Value};
+use redis::{Cmd, FromRedisValue, Value};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tollgate_core::algorithm::{Demand, State};
@@ -28,6 +29,7 @@ use tollgate_core::{Enforcement, Hit, Limit, Micros, Space, Timestamp, Verdicts}
 
 use self::link::Link;
 use self::script::{Reply, Verb};
+use self::stream::Dial;
 use super::{Store, StoreError, window};
 use crate::clock::Clock;
 pub use config::{RedisBuilder, RedisConfigError};
@@ -89,9 +91,9 @@ impl RedisStore {
         RedisBuilder::new(url)
     }
 
-    async fn start(config: RedisBuilder, client: Client) -> Self {
+    async fn start(config: RedisBuilder, dial: Dial) -> Self {
         let sha = redis::Script::new(script::CODE).get_hash().to_owned();
-        let link = Link::start(&config, client, probe(&sha, &config.key_prefix));
+        let link = Link::start(&config, dial, probe(&sha, &config.key_prefix));
         // Whatever came of it was logged; decisions ask again.
         let _ = link.settled().await;
         RedisStore {
@@ -140,6 +142,18 @@ impl RedisStore {
         key
     }
 
+    /// The script's call to charge these hits, word for word, for whoever wants to measure Redis itself.
+    #[doc(hidden)]
+    pub fn charge_call(&self, hits: &[Hit<'_>]) -> Vec<Vec<u8>> {
+        let keys = Keys::of(hits, &self.prefix);
+        let call = command(&self.sha, Verb::Charge, None, hits, &keys, self.redis_time());
+        let simple = |word: redis::Arg<&[u8]>| match word {
+            redis::Arg::Simple(word) => word.to_vec(),
+            _ => Vec::new(),
+        };
+        call.args_iter().map(simple).collect()
+    }
+
     /// Deletes every key under this store's prefix, a few hundred at a time; for tests and replays, which have a prefix
     /// of their own.
     ///
@@ -149,13 +163,12 @@ impl RedisStore {
     pub async fn forget_all(&self) -> Result<(), StoreError> {
         let mut cursor = "0".to_owned();
         loop {
+            let deadline = self.link.deadline();
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(format!("{}:*", escaped(&self.prefix))).arg("COUNT").arg(500);
-            let page = self.link.call(&scan).await?;
-            let (next, keys): (String, Vec<Vec<u8>>) =
-                redis::from_redis_value(page).map_err(|_| StoreError::Unreachable)?;
+            let (next, keys): (String, Vec<Vec<u8>>) = self.link.call(&scan, deadline, read).await?;
             if !keys.is_empty() {
-                self.link.call(redis::cmd("UNLINK").arg(keys)).await?;
+                let _: u64 = self.link.call(redis::cmd("UNLINK").arg(keys), deadline, read).await?;
             }
             if next == "0" {
                 return Ok(());
@@ -189,10 +202,12 @@ impl RedisStore {
     async fn ask(&self, verb: Verb, hits: &[Hit<'_>], keys: &Keys) -> Result<script::Done, StoreError> {
         let injected = self.clock.injected();
         let mut around = injected.unwrap_or_else(|| self.redis_time());
+        let deadline = self.link.deadline();
+        // A reset tells of no bucket.
+        let told = if verb == Verb::Reset { 0 } else { hits.len() };
         for _ in 0..2 {
             let call = command(&self.sha, verb, injected, hits, keys, around);
-            let value = self.link.call(&call).await?;
-            match Reply::read(value, hits.len()).ok_or(StoreError::Unreachable)? {
+            match self.link.call(&call, deadline, |value| Reply::read(value, told)).await? {
                 Reply::Done(done) => {
                     self.note_time(done.now);
                     return Ok(done);
@@ -273,15 +288,20 @@ fn command(
     call
 }
 
-/// A charge of a bucket of our own, which proves that Redis takes charges.
+/// A charge of a bucket of our own, which proves that Redis takes charges. It is never refused, so it always writes.
 fn probe(sha: &str, prefix: &str) -> Cmd {
-    let limit = Limit::new(1, Micros::new(1_000_000)).expect("one a second is a limit");
+    let limit = Limit::new(1_000_000, Micros::new(1_000_000)).expect("a million a second is a limit");
     let space = Space::ad_hoc(limit.algorithm_name());
     let demand = Demand { cost: 1, patience: Micros::MAX };
     let hit =
         Hit { key: space.named("tollgate probe"), limit: &limit, demand, enforcement: Enforcement::Enforce };
     let hits = [hit];
     command(sha, Verb::Charge, None, &hits, &Keys::of(&hits, prefix), Timestamp::default())
+}
+
+/// An answer of a type that is known.
+fn read<T: FromRedisValue>(value: Value) -> Option<T> {
+    redis::from_redis_value(value).ok()
 }
 
 /// A prefix in which nothing has a meaning to `MATCH`.
@@ -313,16 +333,15 @@ impl Store for RedisStore {
 
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
         let key = self.key(hit);
-        let algorithm = hit.limit.algorithm_name();
+        let (algorithm, deadline) = (hit.limit.algorithm_name(), self.link.deadline());
         let state = if algorithm == AlgorithmName::SlidingWindowLog {
-            let value = self.link.call(redis::cmd("LRANGE").arg(key).arg(0).arg(-1)).await?;
-            let elements: Vec<Vec<u8>> = redis::from_redis_value(value).unwrap_or_default();
+            let list = redis::cmd("LRANGE").arg(key).arg(0).arg(-1).take();
+            let elements: Vec<Vec<u8>> = self.link.call(&list, deadline, read).await?;
             state::decode_log(&elements)
         } else {
-            match self.link.call(redis::cmd("GET").arg(key)).await? {
-                Value::BulkString(bytes) => state::decode(algorithm, &bytes),
-                _ => None,
-            }
+            let get = redis::cmd("GET").arg(key).take();
+            let bytes: Option<Vec<u8>> = self.link.call(&get, deadline, read).await?;
+            bytes.and_then(|bytes| state::decode(algorithm, &bytes))
         };
         let now = self.clock.injected().unwrap_or_else(|| self.redis_time());
         Ok(state.filter(|state| !state.is_as_good_as_new(hit.limit, now, window(hit, hit.limit))))

@@ -1,5 +1,7 @@
 //! The script, what is sent to it, and what its answer means.
 
+use std::vec;
+
 use redis::Value;
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{Answer, Bucket, Demand, calendar_windows};
@@ -99,17 +101,20 @@ pub(super) struct Done {
 }
 
 impl Reply {
-    /// Reads an answer to so many hits; none when it is not one.
-    pub(super) fn read(value: Value, hits: usize) -> Option<Self> {
+    /// Reads an answer that tells of so many buckets; none when it is not one.
+    pub(super) fn read(value: Value, buckets: usize) -> Option<Self> {
         let Value::Array(elements) = value else { return None };
         let mut elements = elements.into_iter();
-        let mut number = || match elements.next() {
-            Some(Value::Int(number)) => Some(number),
+        let number = |elements: &mut vec::IntoIter<Value>| match elements.next() {
+            Some(Value::Int(number)) => u64::try_from(number).ok(),
             _ => None,
         };
-        let now = Timestamp::from_micros(number()?);
-        let Some(passes) = number() else { return Some(Reply::OtherTime(now)) };
-        let (clock_steps, foreign) = (number()?.unsigned_abs(), number()?.unsigned_abs());
+        let now = Timestamp::from_micros(number(&mut elements)?.cast_signed());
+        if elements.len() == 0 {
+            return Some(Reply::OtherTime(now));
+        }
+        let passes = number(&mut elements).filter(|passes| *passes <= 1)?;
+        let (clock_steps, foreign) = (number(&mut elements)?, number(&mut elements)?);
         let stored: SmallVec<_> = elements
             .map(|element| match element {
                 Value::BulkString(bytes) => Some(bytes),
@@ -117,7 +122,7 @@ impl Reply {
             })
             .collect::<Option<_>>()?;
         let done = Done { now, passes: passes == 1, clock_steps, foreign, stored };
-        (done.stored.len() == hits || done.stored.is_empty()).then_some(Reply::Done(done))
+        (done.stored.len() == buckets).then_some(Reply::Done(done))
     }
 }
 

@@ -1,0 +1,141 @@
+//! What `doctor` finds at real servers.
+
+use std::time::Duration;
+
+use tollgate::RedisStore;
+use tollgate::doctor::{Demands, Finding, Level, examine};
+use tollgate_tests::fault_proxy::{FaultProxy, Mode};
+use tollgate_tests::ports::free_port;
+use tollgate_tests::redis_server::{Options, RedisServer, Tls};
+
+async fn look(url: &str) -> Vec<Finding> {
+    // A busy machine is not what these tests ask about.
+    let demands = Demands { deadline: Duration::from_secs(5), ..Demands::default() };
+    examine(&RedisStore::builder(url), &demands).await
+}
+
+fn finding<'f>(findings: &'f [Finding], check: &str) -> &'f Finding {
+    let found = findings.iter().find(|finding| finding.check == check);
+    found.unwrap_or_else(|| panic!("no `{check}` in {findings:#?}"))
+}
+
+/// The one finding of a server that cannot be used.
+async fn reason(url: &str) -> String {
+    let findings = look(url).await;
+    let [finding] = &findings[..] else { panic!("{findings:#?}") };
+    assert_eq!((finding.check, finding.level), ("reachable", Level::Fail));
+    assert!(!format!("{finding:?}").contains("canary"));
+    finding.found.clone()
+}
+
+#[tokio::test]
+async fn a_plain_redis_is_in_order_and_stays_as_it_was() {
+    let server = RedisServer::start().await;
+    let findings = look(&server.url()).await;
+    let bad: Vec<_> = findings.iter().filter(|finding| finding.level != Level::Ok).collect();
+    assert!(bad.is_empty(), "{bad:#?}");
+    assert_eq!(server.contents().await, []);
+    let numbers = &finding(&findings, "round-trip").numbers;
+    assert!(0 < numbers["p50_us"] && numbers["p50_us"] <= numbers["p99_us"]);
+    assert!(finding(&findings, "clock").numbers["ahead_us"].abs() < 1_000_000);
+    assert!(finding(&findings, "persistence").found.starts_with("none"));
+}
+
+#[tokio::test]
+async fn an_eviction_policy_that_drops_buckets_is_a_warning() {
+    let server = RedisServer::start().await;
+    for policy in ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-ttl"] {
+        server.command(&["CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", policy]).await;
+        let findings = look(&server.url()).await;
+        let eviction = finding(&findings, "eviction");
+        assert_eq!(eviction.level, Level::Warn, "{policy}");
+        assert!(eviction.found.contains(policy) && eviction.advice.is_some());
+    }
+}
+
+#[tokio::test]
+async fn why_nobody_answers_is_told_apart() {
+    let server = RedisServer::start().await;
+    assert_eq!(reason(&format!("redis://127.0.0.1:{}", free_port())).await, "nobody listens there");
+    let proxy = FaultProxy::start(server.port()).await;
+    proxy.set(Mode::Blackhole).await;
+    assert_eq!(reason(&proxy.url()).await, "no answer in time");
+    let proxy = FaultProxy::start(server.port()).await;
+    proxy.set(Mode::GARBAGE).await;
+    assert_eq!(reason(&proxy.url()).await, "what answers there is not Redis");
+    assert!(reason("redis://:canary@no-such-host.invalid").await.contains("lookup"));
+    assert!(reason("http://:canary@127.0.0.1").await.contains("no address of a Redis"));
+}
+
+#[tokio::test]
+async fn a_password_that_is_missing_or_wrong_is_told_apart() {
+    let server = RedisServer::with(Options { args: &["--requirepass", "s"], ..Options::default() }).await;
+    assert!(reason(&server.url()).await.starts_with("NOAUTH"));
+    let wrong = server.url().replace("://", "://:canary@");
+    assert_eq!(reason(&wrong).await, "the user or the password is wrong");
+    let right = server.url().replace("://", "://:s@");
+    assert_eq!(finding(&look(&right).await, "reachable").level, Level::Ok);
+}
+
+#[tokio::test]
+async fn tls_where_there_is_none_and_none_where_there_is_are_failures() {
+    let server = RedisServer::with(Options { tls: Tls::On, ..Options::default() }).await;
+    assert!(reason(&server.url()).await.contains("certificate"));
+    let findings = look(&server.url().replace("rediss", "redis")).await;
+    assert_eq!(finding(&findings, "reachable").level, Level::Fail);
+    let authority = std::fs::read(server.certificates().authority()).unwrap();
+    let findings = examine(&RedisStore::builder(&server.url()).ca(authority), &Demands::default()).await;
+    assert_eq!(finding(&findings, "reachable").level, Level::Ok);
+}
+
+#[tokio::test]
+async fn a_replica_is_a_failure_that_names_the_primary() {
+    let server = RedisServer::start().await;
+    let primary = free_port().to_string();
+    server.command(&["REPLICAOF", "127.0.0.1", &primary]).await;
+    let findings = look(&server.url()).await;
+    let role = finding(&findings, "role");
+    assert_eq!(role.level, Level::Fail);
+    assert!(role.advice.as_ref().is_some_and(|advice| advice.contains(&primary)), "{role:?}");
+    let script = finding(&findings, "script");
+    assert!(script.level == Level::Fail && script.found.starts_with("READONLY"), "{script:?}");
+}
+
+#[tokio::test]
+async fn a_redis_that_takes_no_writes_is_a_failure_with_a_way_out() {
+    let server = RedisServer::start().await;
+    for (name, bad, good, code) in
+        [("maxmemory", "1", "0", "OOM"), ("min-replicas-to-write", "1", "0", "NOREPLICAS")]
+    {
+        server.command(&["CONFIG", "SET", name, bad]).await;
+        let findings = look(&server.url()).await;
+        let script = finding(&findings, "script");
+        assert_eq!(script.level, Level::Fail);
+        assert!(script.found.starts_with(code) && script.advice.is_some(), "{script:?}");
+        server.command(&["CONFIG", "SET", name, good]).await;
+    }
+}
+
+#[tokio::test]
+async fn rights_that_are_missing_are_named() {
+    let bob = ["--user", "bob", "on", ">canary", "~*", "+@all", "-info", "-time"];
+    let server = RedisServer::with(Options { args: &bob, ..Options::default() }).await;
+    let findings = look(&server.url().replace("://", "://bob:canary@")).await;
+    assert_eq!(finding(&findings, "version").level, Level::Warn);
+    assert!(finding(&findings, "clock").found.contains("NOPERM"));
+    let script = finding(&findings, "script");
+    assert!(script.level == Level::Fail && script.found.contains("can't run"), "{script:?}");
+    assert!(script.advice.as_ref().is_some_and(|advice| advice.contains("+time")), "{script:?}");
+}
+
+#[tokio::test]
+async fn a_round_trip_beyond_the_deadline_is_a_failure() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    proxy.set(Mode::Delay(Duration::from_millis(20))).await;
+    let demands = Demands { deadline: Duration::from_millis(10), ..Demands::default() };
+    let findings = examine(&RedisStore::builder(&proxy.url()), &demands).await;
+    assert_eq!(finding(&findings, "round-trip").level, Level::Fail);
+    assert_eq!(finding(&findings, "script").level, Level::Fail);
+    assert!(finding(&findings, "clock").numbers["uncertainty_us"] >= 10_000);
+}

@@ -1,0 +1,16 @@
+//! What must happen when the store or time misbehaves: one real Redis, and everything that can befall it.
+//!
+//! Tests wait for states, never for a time to pass. Where a time is asserted, it is a generous bound on what must not
+//! happen; how fast things are stands in `bench/`.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod answers;
+mod doctor;
+mod losses;
+mod node;
+mod outages;
+mod policies;
+mod refusals;
+mod secrets;
+mod time;

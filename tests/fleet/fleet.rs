@@ -1,0 +1,90 @@
+//! Nodes as processes.
+
+use std::fs;
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tollgate_tests::poll;
+use tollgate_tests::redis_server::RedisServer;
+use tollgate_tests::scratch::Scratch;
+
+/// What became of requests.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) admitted: u64,
+    pub(crate) refused: u64,
+    /// Decided without the store.
+    pub(crate) degraded: u64,
+}
+
+/// Processes that are ready to send.
+pub(crate) struct Fleet {
+    nodes: Vec<Node>,
+    _rules: Scratch,
+}
+
+struct Node {
+    process: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Fleet {
+    /// One node for each clock, with so many requests each.
+    pub(crate) async fn start(
+        server: &RedisServer,
+        rules: &str,
+        clocks_off_us: &[i64],
+        requests: u32,
+        attributes: &[&str],
+    ) -> Self {
+        let folder = Scratch::new("fleet");
+        let file = folder.path().join("rules.yaml");
+        fs::write(&file, rules).unwrap();
+        let mut nodes = Vec::new();
+        for off_us in clocks_off_us {
+            let mut process = Command::new(env!("CARGO_BIN_EXE_fleet_node"))
+                .arg(server.url())
+                .arg(&file)
+                .args([requests.to_string(), off_us.to_string()])
+                .args(attributes)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .kill_on_drop(true)
+                .spawn()
+                .unwrap();
+            let input = process.stdin.take().unwrap();
+            let output = BufReader::new(process.stdout.take().unwrap()).lines();
+            nodes.push(Node { process, input, output });
+        }
+        for node in &mut nodes {
+            assert_eq!(node.line().await, "ready");
+        }
+        Fleet { nodes, _rules: folder }
+    }
+
+    /// Lets them all go at once and adds up what they say.
+    pub(crate) async fn run(mut self) -> Tally {
+        for node in &mut self.nodes {
+            node.input.write_all(b"go\n").await.unwrap();
+        }
+        let mut total = Tally::default();
+        for node in &mut self.nodes {
+            let said: serde_json::Value = serde_json::from_str(&node.line().await).unwrap();
+            let count = |name: &str| said[name].as_u64().unwrap();
+            total.admitted += count("admitted");
+            total.refused += count("refused");
+            total.degraded += count("degraded");
+            assert!(node.process.wait().await.unwrap().success());
+        }
+        total
+    }
+}
+
+impl Node {
+    async fn line(&mut self) -> String {
+        let line = tokio::time::timeout(3 * poll::PATIENCE, self.output.next_line()).await;
+        line.expect("a node says something").unwrap().expect("a node says what became of its requests")
+    }
+}

@@ -1,0 +1,80 @@
+//! One Redis and many processes: together they admit exactly what the limits say.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod fleet;
+
+use tollgate::{Descriptor, Limiter, RedisStore, rules};
+use tollgate_tests::redis_server::RedisServer;
+
+use fleet::{Fleet, Tally};
+
+const HOUR_US: i64 = 3_600_000_000;
+
+/// Capacity 1,000 and next to nothing comes back.
+const ONE_TIER: &str = "rules: [{ key: 'user:{user_id}', limit: 1/d burst 1000 }]";
+
+/// Four tiers, one of which is short.
+const FOUR_TIERS: &str = r#"
+rules:
+  - { name: user, key: "user:{user_id}", limit: 1/d burst 1000 }
+  - { name: endpoint, key: "endpoint:{endpoint}", limit: 10/d burst 50000 }
+  - { name: ip, key: "ip:{ip}", limit: 30000/month, algorithm: sliding_window_counter }
+  - { name: global, key: global, limit: 90000/month, algorithm: fixed_window }
+"#;
+
+/// Every algorithm with room for 1,000, all on one request.
+const EVERY_ALGORITHM: &str = r#"
+rules:
+  - { name: tokens, key: global:a, limit: 1/month burst 1000 }
+  - { name: interval, key: global:b, limit: 1000 every 30d }
+  - { name: queue, key: global:c, limit: 1/month queue 999 }
+  - { name: fixed, key: global:d, limit: 1000/month, algorithm: fixed_window, window: first }
+  - { name: calendar, key: global:e, limit: 1000/month, algorithm: fixed_window, window: calendar }
+  - { name: log, key: global:f, limit: 1000/month, algorithm: sliding_window_log }
+  - { name: counter, key: global:g, limit: 1000/month, algorithm: sliding_window_counter, window: first }
+"#;
+
+const ALICE: [&str; 3] = ["user_id=alice", "endpoint=/api/search", "ip=192.0.2.7"];
+
+#[tokio::test]
+async fn eight_processes_of_1000_requests_admit_exactly_the_capacity_of_1000() {
+    let server = RedisServer::start().await;
+    let fleet = Fleet::start(&server, ONE_TIER, &[0; 8], 1_000, &ALICE).await;
+    assert_eq!(fleet.run().await, Tally { admitted: 1_000, refused: 7_000, degraded: 0 });
+}
+
+#[tokio::test]
+async fn a_tier_that_is_short_leaves_the_other_three_untouched_to_the_byte() {
+    let server = RedisServer::start().await;
+    let flood = async || Fleet::start(&server, FOUR_TIERS, &[0; 8], 1_000, &ALICE).await.run().await;
+    assert_eq!(flood().await, Tally { admitted: 1_000, refused: 7_000, degraded: 0 });
+    let before = buckets(&server).await;
+    assert_eq!(before.len(), 4, "{before:?}");
+    assert_eq!(flood().await, Tally { admitted: 0, refused: 8_000, degraded: 0 });
+    assert_eq!(buckets(&server).await, before);
+
+    // What the others hold is what the short one let through.
+    let store = RedisStore::builder(&server.url()).connect().await.unwrap();
+    let limiter = Limiter::new(rules::parse("rules", FOUR_TIERS).unwrap(), store);
+    let request = ALICE.iter().filter_map(|pair| pair.split_once('='));
+    let request = request.fold(Descriptor::new(), |request, (name, value)| request.with(name, value));
+    let answer = limiter.peek(&request, 1).await;
+    let remaining: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict.remaining).collect();
+    assert_eq!(remaining, [0, 49_000, 29_000, 89_000]);
+}
+
+#[tokio::test]
+async fn processes_whose_clocks_are_hours_apart_agree_under_every_algorithm() {
+    let server = RedisServer::start().await;
+    let off = [0, 5 * HOUR_US, -7 * HOUR_US, 24 * 365 * HOUR_US];
+    let fleet = Fleet::start(&server, EVERY_ALGORITHM, &off, 1_000, &[]).await;
+    assert_eq!(fleet.run().await, Tally { admitted: 1_000, refused: 3_000, degraded: 0 });
+}
+
+/// Everything the store keeps, but for the probe of a node that has just started.
+async fn buckets(server: &RedisServer) -> Vec<(String, Vec<u8>)> {
+    let mut contents = server.contents().await;
+    contents.retain(|(key, _)| !key.contains("probe"));
+    contents
+}
