@@ -1,6 +1,8 @@
 //! Who a request is from and what it is for, however it is spelt: FAULTS.md, "Identity and keys", through the
 //! middleware.
 
+#![allow(clippy::unwrap_used, reason = "a test that is surprised stops there")]
+
 mod support;
 
 use std::collections::HashSet;

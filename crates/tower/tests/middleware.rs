@@ -1,5 +1,7 @@
 //! The layer around a service that is called by hand: what passes, what does not, and what each is told.
 
+#![allow(clippy::unwrap_used, reason = "a test that is surprised stops there")]
+
 mod support;
 
 use std::convert::Infallible;

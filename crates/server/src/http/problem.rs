@@ -1,5 +1,6 @@
 //! Errors as `application/problem+json`: what is wrong, where, and what was expected.
 
+use axum::body::Body;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use tollgate::StoreError;
@@ -47,6 +48,6 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        self.0.into_response().into_response()
+        self.0.into_response().map(Body::from)
     }
 }

@@ -1,6 +1,8 @@
 //! What the tests of the middleware share: a limiter on a clock of their own, requests, answers.
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
+pub(crate) mod wire;
+
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
