@@ -1,4 +1,4 @@
-//! Limits by plan around an axum application: `cargo run -p tollgate-tower --features axum --example axum_plans`.
+//! Limits by plan around an axum application: `cargo run -p tollgate-tower --example axum_plans`.
 //!
 //! ```sh
 //! for i in 1 2 3 4; do curl -si localhost:3000/hello -H 'x-api-key: alice-key' | head -1; done

@@ -1,5 +1,5 @@
 //! A limit for each route, and dear routes that cost more:
-//! `cargo run -p tollgate-tower --features axum --example per_route`.
+//! `cargo run -p tollgate-tower --example per_route`.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

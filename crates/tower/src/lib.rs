@@ -50,3 +50,9 @@ pub use patience::MaxWait;
 pub use problem::Problem;
 pub use refusal::{Protocol, Refusal};
 pub use service::Tollgate;
+
+/// The snippets of the guide, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/axum.md")]
+#[doc = include_str!("../../../docs/guide/login.md")]
+struct Snippets;

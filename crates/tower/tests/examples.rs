@@ -65,6 +65,22 @@ async fn axum_plans_refuses_the_fourth_request_on_the_free_plan_and_not_on_the_o
 }
 
 #[tokio::test]
+async fn the_walk_of_the_guide_ends_as_it_says() {
+    let page = include_str!("../../../docs/guide/axum.md");
+    let block = |language: &str| {
+        let mut blocks = page.split("\n```").skip(1).step_by(2).map(|block| block.split_once('\n').unwrap());
+        move || blocks.find(|(of, _)| *of == language).map(|(_, text)| text.trim()).unwrap()
+    };
+    let example = Example::start("axum_plans");
+    let walk = block("sh")().replace("127.0.0.1:3000", &example.address.to_string());
+    let output = Command::new("bash").args(["-c", &walk]).output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap().replace('\r', "");
+    let mut texts = block("text");
+    assert!(texts().contains("--example axum_plans"));
+    assert_eq!(printed.trim(), texts(), "is `curl` installed?");
+}
+
+#[tokio::test]
 async fn per_route_has_a_limit_for_each_route_and_one_budget_for_all() {
     let example = Example::start("per_route");
     for expected in [200, 200, 429] {
