@@ -1,10 +1,12 @@
 //! One body, every store: random traces through the store and the model, every field of every verdict compared
 //! (law 10). Failing traces are kept in `conformance/regressions`.
 
+mod redis;
+
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate::{Bounds, Clock, MemoryStore, Timestamp};
-use tollgate_tests::trace::{any_trace, compare, times};
+use tollgate_tests::trace::{any_trace, compare, now, times};
 
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
@@ -36,21 +38,21 @@ proptest! {
             // A longer window would bring back what was rightly forgotten under the shorter one.
             step.config = 0;
         });
-        compare(&store, &clock, &tiers, &steps)?;
+        now(compare("", &store, &clock, &tiers, &steps))?;
         prop_assert_eq!(store.stats().overflowed, 0);
     }
 
     #[test]
     fn memory_agrees_with_the_model_on_one_tier((tiers, steps) in any_trace(1, 60)) {
         let (store, clock) = memory();
-        let clock_steps = compare(&store, &clock, &tiers, &steps)?;
+        let clock_steps = now(compare("", &store, &clock, &tiers, &steps))?;
         prop_assert_eq!(store.stats().clock_steps, clock_steps);
     }
 
     #[test]
     fn memory_agrees_with_the_model_on_several_tiers((tiers, steps) in any_trace(4, 40)) {
         let (store, clock) = memory();
-        let clock_steps = compare(&store, &clock, &tiers, &steps)?;
+        let clock_steps = now(compare("", &store, &clock, &tiers, &steps))?;
         prop_assert_eq!(store.stats().clock_steps, clock_steps);
     }
 }

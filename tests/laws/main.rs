@@ -69,7 +69,11 @@ impl World {
         })
     }
 
-    fn ask(&self, cost: u64, run: impl AsyncFnOnce(&MemoryStore, &[Hit<'_>], &mut Verdicts)) -> Verdict {
+    fn ask<T>(
+        &self,
+        cost: u64,
+        run: impl AsyncFnOnce(&MemoryStore, &[Hit<'_>], &mut Verdicts) -> T,
+    ) -> Verdict {
         self.with_hit(cost, |hit| {
             let mut verdicts = Verdicts::new();
             now(run(&self.store, std::slice::from_ref(hit), &mut verdicts));

@@ -204,12 +204,14 @@ pub fn any_trace(tiers: usize, length: usize) -> BoxedStrategy<(Vec<TierSpec>, V
         .boxed()
 }
 
-/// Runs a trace through a store on a manual clock and through the model, and compares every field.
+/// Runs a trace through a store on a manual clock and through the model, and compares every field. Traces of different
+/// `name` share no bucket.
 ///
 /// # Errors
 ///
 /// The first step at which they disagree.
-pub fn compare<S: Store>(
+pub async fn compare<S: Store>(
+    name: &str,
     store: &S,
     clock: &Clock,
     tiers: &[TierSpec],
@@ -218,7 +220,7 @@ pub fn compare<S: Store>(
     let spaces: Vec<Space> = (0..tiers.len())
         .map(|tier| {
             let pattern = KeyPattern::parse("user:{user_id}").expect("a pattern");
-            Space::new(&[&format!("tier {tier}")], pattern, 64)
+            Space::new(&[name, &format!("tier {tier}")], pattern, 64)
         })
         .collect();
     let mut model = Model::new();
@@ -246,19 +248,19 @@ pub fn compare<S: Store>(
         let mut actual = Verdicts::new();
         let expected = match step.verb {
             Verb::Check => {
-                now(store.charge(&hits, &mut actual)).expect("memory answers");
+                store.charge(&hits, &mut actual).await.expect("the store answers");
                 model.check(at, &twins)
             }
             Verb::Peek => {
-                now(store.peek(&hits, &mut actual)).expect("memory answers");
+                store.peek(&hits, &mut actual).await.expect("the store answers");
                 model.peek(at, &twins)
             }
             Verb::Refund => {
-                now(store.refund(&hits, &mut actual)).expect("memory answers");
+                store.refund(&hits, &mut actual).await.expect("the store answers");
                 model.refund(at, &twins)
             }
             Verb::Reset => {
-                now(store.reset(&hits, &mut actual)).expect("memory answers");
+                store.reset(&hits, &mut actual).await.expect("the store answers");
                 twins.iter().for_each(|twin| model.reset(&twin.key));
                 model.refund(at, &twins)
             }

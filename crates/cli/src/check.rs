@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
     let mut any_refused = false;
     runtime.block_on(async {
         for _ in 0..args.repeat {
-            let answer = limiter.check(&request, args.request.cost).await?;
+            let answer = limiter.check(&request, args.request.cost).await;
             any_refused |= !answer.allowed();
             if args.json {
                 serde_json::to_writer(&mut *terminal.out(), &DecisionBody::new(&answer, &request, None))?;
@@ -88,6 +88,12 @@ fn sentence(answer: &Answer, request: &Descriptor<'_>, cost: u64, terminal: &Ter
                 (after, _) => format!("try again in {}", wait(after.unwrap_or(Micros::MAX))),
             };
             format!("{}  {when}{by}", terminal.paint(Tone::Bad, "refused"))
+        }
+        (Outcome::Unavailable, _) => {
+            format!(
+                "{}  the store is away and the rule fails closed{by}",
+                terminal.paint(Tone::Bad, "refused")
+            )
         }
         (Outcome::Denied, _) => {
             format!("{}  blocked by a rule, no wait helps{by}", terminal.paint(Tone::Bad, "refused"))

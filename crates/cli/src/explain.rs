@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
     let limiter = Limiter::new(args.rules.load()?, MemoryStore::new());
     let request = args.request.descriptor();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let answer = runtime.block_on(limiter.peek(&request, args.request.cost))?;
+    let answer = runtime.block_on(limiter.peek(&request, args.request.cost));
     let rules = lines(&limiter, &answer, &request);
     if args.json {
         let text = |value: &tollgate::core::Value<'_>| value.to_string().into();
@@ -143,6 +143,12 @@ fn print(
         (Outcome::Allowed, None) => "would be allowed; no limit speaks".to_owned(),
         (Outcome::Allowed, Some(rule)) => format!("would be allowed; {rule} speaks, having the least left"),
         (Outcome::Refused, rule) => format!("would be refused by {}", rule.unwrap_or_default()),
+        (Outcome::Unavailable, rule) => {
+            format!(
+                "would be refused by {}: the store is away and the rule fails closed",
+                rule.unwrap_or_default()
+            )
+        }
         (Outcome::Denied, rule) => format!("would be denied by {}", rule.unwrap_or_default()),
     };
     let tone = if answer.allowed() { Tone::Good } else { Tone::Bad };

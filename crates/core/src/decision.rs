@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
+use crate::rule::FailurePolicy;
 use crate::ruleset::{Enforcement, Limited, RuleIndex, RuleSet};
 use crate::time::Micros;
 use crate::verdict::Verdict;
@@ -21,6 +22,7 @@ pub struct Decision {
     tiers: SmallVec<[Tier; 4]>,
     speaker: Option<usize>,
     delay: Micros,
+    degraded: Option<Degraded>,
 }
 
 /// Which way a request went.
@@ -32,6 +34,17 @@ pub enum Outcome {
     Refused,
     /// A rule blocks it outright.
     Denied,
+    /// Nobody knows: the store was away, and a rule lets nothing pass then.
+    Unavailable,
+}
+
+/// That a decision was made without the store, why and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Degraded {
+    /// Why, in a word of the store.
+    pub reason: &'static str,
+    /// What decided instead; of several rules the strictest.
+    pub policy: FailurePolicy,
 }
 
 /// One rule's part in a decision.
@@ -43,34 +56,66 @@ pub struct Tier {
     pub verdict: Verdict,
     /// Whether that counted.
     pub enforcement: Enforcement,
+    /// What answered instead of the store, where it was away. `Open` knows no numbers: they are those of an unused
+    /// bucket, and the tier does not speak.
+    pub instead: Option<FailurePolicy>,
 }
 
 impl Decision {
     /// The decision of a `deny` rule.
     pub fn denied(rule: RuleIndex) -> Self {
-        let tier = Tier { rule, verdict: Verdict::DENIED, enforcement: Enforcement::Enforce };
+        let tier = Tier { rule, verdict: Verdict::DENIED, enforcement: Enforcement::Enforce, instead: None };
         Decision {
             outcome: Outcome::Denied,
             tiers: SmallVec::from_iter([tier]),
             speaker: Some(0),
             delay: Micros::ZERO,
+            degraded: None,
         }
     }
 
     /// The decision where no limit applies.
     pub fn unlimited() -> Self {
-        Decision { outcome: Outcome::Allowed, tiers: SmallVec::new(), speaker: None, delay: Micros::ZERO }
+        Decision {
+            outcome: Outcome::Allowed,
+            tiers: SmallVec::new(),
+            speaker: None,
+            delay: Micros::ZERO,
+            degraded: None,
+        }
     }
 
     /// The decision of the buckets.
     #[inline]
     pub fn strictest(rules: &RuleSet, limited: &Limited<'_>, verdicts: &[Verdict]) -> Self {
+        Self::of(rules, limited, verdicts, None)
+    }
+
+    /// The decision without the store: each rule's policy has answered with a verdict.
+    #[cold]
+    pub fn without_store(
+        rules: &RuleSet,
+        limited: &Limited<'_>,
+        verdicts: &[Verdict],
+        reason: &'static str,
+    ) -> Self {
+        Self::of(rules, limited, verdicts, Some(reason))
+    }
+
+    #[inline]
+    fn of(
+        rules: &RuleSet,
+        limited: &Limited<'_>,
+        verdicts: &[Verdict],
+        without_store: Option<&'static str>,
+    ) -> Self {
         let hits = limited.rules.iter().zip(&limited.hits).zip(verdicts);
         let mut tiers: SmallVec<[Tier; 4]> = hits
             .map(|((rule, hit), verdict)| Tier {
                 rule: *rule,
                 verdict: *verdict,
                 enforcement: hit.enforcement,
+                instead: without_store.map(|_| rules.rule(*rule).on_store_failure()),
             })
             .collect();
         if !limited.shadow_denials.is_empty() {
@@ -78,15 +123,21 @@ impl Decision {
                 rule: *rule,
                 verdict: Verdict::DENIED,
                 enforcement: Enforcement::Shadow,
+                instead: None,
             };
             tiers.extend(limited.shadow_denials.iter().map(denial));
             tiers.sort_by_key(|tier| tier.rule);
         }
         let speaker = speaker(rules, &tiers);
         let refused = speaker.is_some_and(|speaker| !tiers[speaker].verdict.allowed);
-        let outcome = if refused { Outcome::Refused } else { Outcome::Allowed };
-        let delay = if refused { Micros::ZERO } else { longest_delay(&tiers) };
-        Decision { outcome, tiers, speaker, delay }
+        let degraded = without_store.map(|reason| Degraded { reason, policy: strictest_policy(&tiers) });
+        let outcome = match degraded {
+            Some(Degraded { policy: FailurePolicy::Closed, .. }) => Outcome::Unavailable,
+            _ if refused => Outcome::Refused,
+            _ => Outcome::Allowed,
+        };
+        let delay = if outcome == Outcome::Allowed { longest_delay(&tiers) } else { Micros::ZERO };
+        Decision { outcome, tiers, speaker, delay, degraded }
     }
 
     /// Whether the request may pass.
@@ -97,6 +148,11 @@ impl Decision {
     /// Which way it went.
     pub const fn outcome(&self) -> Outcome {
         self.outcome
+    }
+
+    /// Whether it was made without the store, and how.
+    pub const fn degraded(&self) -> Option<Degraded> {
+        self.degraded
     }
 
     /// Every rule that had a say, in the order of the set.
@@ -140,14 +196,33 @@ fn longest_delay(tiers: &[Tier]) -> Micros {
     enforcing(tiers).map(|(_, tier)| tier.verdict.delay).max().unwrap_or(Micros::ZERO)
 }
 
+impl Tier {
+    /// Whether its numbers mean something to the caller.
+    #[inline]
+    pub fn speaks(&self) -> bool {
+        self.enforcement == Enforcement::Enforce && self.instead != Some(FailurePolicy::Open)
+    }
+}
+
 fn enforcing(tiers: &[Tier]) -> impl Iterator<Item = (usize, &Tier)> {
-    tiers.iter().enumerate().filter(|(_, tier)| tier.enforcement == Enforcement::Enforce)
+    tiers.iter().enumerate().filter(|(_, tier)| tier.speaks())
+}
+
+/// Closed beats local beats open. Rules on trial close nothing.
+fn strictest_policy(tiers: &[Tier]) -> FailurePolicy {
+    let strictness = |policy: &FailurePolicy| match policy {
+        FailurePolicy::Open => 0,
+        FailurePolicy::Local => 1,
+        FailurePolicy::Closed => 2,
+    };
+    let enforcing = tiers.iter().filter(|tier| tier.enforcement == Enforcement::Enforce);
+    enforcing.filter_map(|tier| tier.instead).max_by_key(strictness).unwrap_or(FailurePolicy::Open)
 }
 
 /// Refused: the longest wait, then the name. Allowed: least remaining, then longest reset, then the name.
 #[inline]
 fn speaker(rules: &RuleSet, tiers: &[Tier]) -> Option<usize> {
-    if let [Tier { enforcement: Enforcement::Enforce, .. }] = tiers {
+    if let [Tier { enforcement: Enforcement::Enforce, instead: None, .. }] = tiers {
         return Some(0);
     }
     let label = |tier: &Tier| rules.rule(tier.rule).label();

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use crate::decision::{Decision, Outcome, Tier};
 use crate::limit::Limit;
-use crate::ruleset::{Enforcement, RuleSet};
+use crate::ruleset::RuleSet;
 use crate::time::{Micros, Timestamp};
 
 /// Structured fields allow integers of at most 15 digits.
@@ -31,19 +31,21 @@ pub struct RateLimitHeaders {
 }
 
 impl RateLimitHeaders {
-    /// The headers of a decision made at `now`; none where no limit spoke: nothing matched, or a rule blocks.
+    /// The headers of a decision made at `now`; none where no limit spoke: nothing matched, a rule blocks, or the store
+    /// was away and nobody knows the numbers.
     pub fn of(decision: &Decision, rules: &RuleSet, now: Timestamp) -> Option<Self> {
-        let speaker = decision.speaker().filter(|_| decision.outcome() != Outcome::Denied)?;
+        let has_numbers = !matches!(decision.outcome(), Outcome::Denied | Outcome::Unavailable);
+        let speaker = decision.speaker().filter(|_| has_numbers)?;
         let reset = now.after(decision.reset_after());
         let mut headers = RateLimitHeaders {
             limit: speaker.verdict.limit,
             remaining: speaker.verdict.remaining,
             reset: Micros::new(u64::try_from(reset.as_micros()).unwrap_or(0)).ceil_secs(),
-            policy: String::new(),
-            state: String::new(),
+            policy: String::with_capacity(64 * decision.tiers().len()),
+            state: String::with_capacity(64 * decision.tiers().len()),
             retry_after: retry_after(decision, speaker),
         };
-        for tier in decision.tiers().iter().filter(|tier| tier.enforcement == Enforcement::Enforce) {
+        for tier in decision.tiers().iter().filter(|tier| tier.speaks()) {
             let rule = rules.rule(tier.rule);
             headers.push(rule.label(), rule.limit(), tier);
         }
@@ -56,14 +58,14 @@ impl RateLimitHeaders {
             self.state.push_str(", ");
         }
         push_string(&mut self.policy, label);
-        push_integer(&mut self.policy, "q", tier.verdict.limit);
+        push_integer(&mut self.policy, ";q=", tier.verdict.limit);
         if let Some(window) = limit.and_then(window_secs) {
-            push_integer(&mut self.policy, "w", window);
+            push_integer(&mut self.policy, ";w=", window);
         }
         push_string(&mut self.state, label);
-        push_integer(&mut self.state, "r", tier.verdict.remaining);
+        push_integer(&mut self.state, ";r=", tier.verdict.remaining);
         if let Some(more_after) = tier.verdict.more_after {
-            push_integer(&mut self.state, "t", more_after.ceil_secs());
+            push_integer(&mut self.state, ";t=", more_after.ceil_secs());
         }
     }
 }
@@ -91,6 +93,16 @@ fn window_secs(limit: &Limit) -> Option<u64> {
 /// A structured-field String; what it cannot hold is percent-encoded.
 fn push_string(out: &mut String, text: &str) {
     out.push('"');
+    let stands_for_itself = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    if text.bytes().all(stands_for_itself) {
+        out.push_str(text);
+    } else {
+        push_escaped(out, text);
+    }
+    out.push('"');
+}
+
+fn push_escaped(out: &mut String, text: &str) {
     for character in text.chars() {
         match character {
             '"' | '\\' => {
@@ -106,11 +118,11 @@ fn push_string(out: &mut String, text: &str) {
             }
         }
     }
-    out.push('"');
 }
 
 fn push_integer(out: &mut String, name: &str, value: u64) {
-    let _ = write!(out, ";{name}={}", value.min(MAX_FIELD_INTEGER));
+    out.push_str(name);
+    out.push_str(itoa::Buffer::new().format(value.min(MAX_FIELD_INTEGER)));
 }
 
 #[cfg(test)]

@@ -35,4 +35,30 @@ impl Verdict {
         delay: Micros::ZERO,
         more_after: None,
     };
+
+    /// The verdict of a rule that lets everything pass while nobody knows its bucket.
+    pub const fn open(limit: u64) -> Verdict {
+        Verdict {
+            allowed: true,
+            limit,
+            remaining: limit,
+            retry_after: Some(Micros::ZERO),
+            reset_after: Micros::ZERO,
+            delay: Micros::ZERO,
+            more_after: None,
+        }
+    }
+
+    /// The verdict of a rule that lets nothing pass while nobody knows its bucket; it is worth asking again then.
+    pub const fn closed(limit: u64, retry_after: Micros) -> Verdict {
+        Verdict {
+            allowed: false,
+            limit,
+            remaining: 0,
+            retry_after: Some(retry_after),
+            reset_after: Micros::ZERO,
+            delay: Micros::ZERO,
+            more_after: None,
+        }
+    }
 }

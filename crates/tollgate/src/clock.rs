@@ -83,6 +83,15 @@ impl Clock {
         }
     }
 
+    /// The time where it is injected, rather than the system's. A store that has a clock of its own goes by this one
+    /// then.
+    pub fn injected(&self) -> Option<Timestamp> {
+        match &self.0 {
+            Kind::System(_) => None,
+            Kind::Manual(_) => Some(self.now()),
+        }
+    }
+
     /// The time.
     #[inline]
     pub fn now(&self) -> Timestamp {

@@ -10,17 +10,20 @@
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let rules = rules::parse("rules.yaml", "rules: [{ key: 'user:{user_id}', limit: 10/s burst 50 }]")?;
 //! let limiter = Limiter::new(rules, MemoryStore::new());
-//! let answer = limiter.check(&Descriptor::new().with("user_id", "42"), 1).await?;
+//! let answer = limiter.check(&Descriptor::new().with("user_id", "42"), 1).await;
 //! assert!(answer.allowed());
 //! assert_eq!(answer.remaining(), Some(49));
 //! # Ok(()) }
 //! ```
 //!
-//! A refusal is a value, not an error: [`Decision`] says how long to wait, and an [`Err`] means that the store gave
-//! no answer. [`replay`] runs a trace through rules in virtual time. [`core`] is the arithmetic beneath, which
+//! A refusal is a value, not an error: [`Decision`] says how long to wait. So is a store that cannot be asked: each
+//! rule says what happens then ([`Decision::degraded`]). [`replay`] runs a trace through rules in virtual time. [`core`] is the arithmetic beneath, which
 //! reads no clock: tests turn a [`Clock::manual`].
 
 mod clock;
+#[cfg(feature = "redis")]
+pub mod doctor;
+mod failure;
 mod gate;
 pub mod json;
 mod limiter;
@@ -30,8 +33,11 @@ mod store;
 mod sync;
 
 pub use clock::Clock;
+pub use failure::DegradedCount;
 pub use gate::Gate;
 pub use limiter::{Answer, Explanation, Limiter, Snapshot};
+#[cfg(feature = "redis")]
+pub use store::redis::{RedisBuilder, RedisConfigError, RedisStats, RedisStore};
 pub use store::{AnyStore, Bounds, MemoryStats, MemoryStore, Store, StoreError};
 pub use tollgate_core as core;
 pub use tollgate_core::limit::Ticks;

@@ -1,14 +1,16 @@
 //! The limiter: rules and a store, and the whole flow of a decision.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::rule::Mismatch;
-use tollgate_core::{Decision, Descriptor, Micros, RuleIndex, RuleSet, Ruling, Timestamp, Verdicts};
+use tollgate_core::{Decision, Descriptor, Limited, Micros, RuleIndex, RuleSet, Ruling, Timestamp, Verdicts};
 
 use crate::clock::Clock;
+use crate::failure::{DegradedCount, Failure};
 use crate::store::{AnyStore, Store, StoreError};
 
 /// Decides requests by rules.
@@ -24,9 +26,9 @@ use crate::store::{AnyStore, Store, StoreError};
 /// let limiter = Limiter::new(rules, MemoryStore::new());
 ///
 /// let request = Descriptor::new().with("user_id", "42");
-/// assert!(limiter.check(&request, 1).await?.allowed());
-/// assert!(limiter.check(&request, 1).await?.allowed());
-/// let refused = limiter.check(&request, 1).await?;
+/// assert!(limiter.check(&request, 1).await.allowed());
+/// assert!(limiter.check(&request, 1).await.allowed());
+/// let refused = limiter.check(&request, 1).await;
 /// assert!(!refused.allowed());
 /// assert_eq!(refused.rule(), Some("per-user"));
 /// assert!(refused.retry_after().is_some_and(|wait| wait.get() <= 100_000));
@@ -36,6 +38,7 @@ use crate::store::{AnyStore, Store, StoreError};
 pub struct Limiter<S = AnyStore> {
     rules: ArcSwap<RuleSet>,
     store: S,
+    failure: Failure,
 }
 
 /// A decision together with the rules that made it.
@@ -62,7 +65,7 @@ pub struct Explanation<'r> {
 
 /// What is done to the buckets of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verb {
+pub(crate) enum Verb {
     Check,
     Peek,
     Refund,
@@ -71,40 +74,33 @@ enum Verb {
 impl<S: Store> Limiter<S> {
     /// A limiter over a store, on the store's clock.
     pub fn new(rules: impl Into<Arc<RuleSet>>, store: S) -> Self {
-        Limiter { rules: ArcSwap::new(rules.into()), store }
+        Limiter { rules: ArcSwap::new(rules.into()), store, failure: Failure::new(NonZeroU32::MIN) }
+    }
+
+    /// The same as one of so many nodes: while the store is away, rules with `on_store_failure: local` count against
+    /// this node's share of their limit.
+    #[must_use]
+    pub fn with_nodes(self, nodes: NonZeroU32) -> Self {
+        Limiter { failure: Failure::new(nodes), ..self }
     }
 
     /// Decides one request and charges its cost if it may pass.
     ///
-    /// # Errors
-    ///
-    /// The store gave no answer.
+    /// While the store cannot be asked, each rule's `on_store_failure` decides, and the answer says so
+    /// ([`Decision::degraded`]).
     #[inline]
-    pub async fn check(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
+    pub async fn check(&self, request: &Descriptor<'_>, cost: u64) -> Answer {
         self.check_within(request, cost, Micros::MAX).await
     }
 
     /// As [`check`](Self::check), but a request that would be held for longer than `patience` is refused and
     /// charged nothing.
-    ///
-    /// # Errors
-    ///
-    /// The store gave no answer.
-    pub async fn check_within(
-        &self,
-        request: &Descriptor<'_>,
-        cost: u64,
-        patience: Micros,
-    ) -> Result<Answer, StoreError> {
+    pub async fn check_within(&self, request: &Descriptor<'_>, cost: u64, patience: Micros) -> Answer {
         self.decide(request, cost, patience, Verb::Check).await
     }
 
     /// Answers what [`check`](Self::check) would, and charges nothing.
-    ///
-    /// # Errors
-    ///
-    /// The store gave no answer.
-    pub async fn peek(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
+    pub async fn peek(&self, request: &Descriptor<'_>, cost: u64) -> Answer {
         self.decide(request, cost, Micros::MAX, Verb::Peek).await
     }
 
@@ -112,9 +108,27 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// The store gave no answer.
+    /// The store gave no answer. It may have given the cost back all the same.
     pub async fn refund(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
-        self.decide(request, cost, Micros::MAX, Verb::Refund).await
+        self.at_store(request, cost, Verb::Refund).await
+    }
+
+    /// As [`check`](Self::check), where only the store may decide.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer. It may have charged the request all the same.
+    pub async fn try_check(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
+        self.at_store(request, cost, Verb::Check).await
+    }
+
+    /// As [`peek`](Self::peek), where only the store may decide.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer.
+    pub async fn try_peek(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
+        self.at_store(request, cost, Verb::Peek).await
     }
 
     /// Forgets every bucket of a request, also where a rule denies or exempts it.
@@ -123,75 +137,92 @@ impl<S: Store> Limiter<S> {
     ///
     /// The store gave no answer.
     pub async fn reset(&self, request: &Descriptor<'_>) -> Result<Answer, StoreError> {
-        let (at, rules) = (self.clock().now(), self.rules());
+        let rules = self.rules();
         let limited = rules.limited(request, 1, Micros::MAX);
         let mut verdicts = Verdicts::new();
-        self.store.reset(&limited.hits, &mut verdicts).await?;
+        let at = self.store.reset(&limited.hits, &mut verdicts).await?;
         let decision = Decision::strictest(&rules, &limited, &verdicts);
         drop(limited);
         Ok(Answer { decision, rules, at })
     }
 
-    /// The whole flow: match, decide at the store, answer.
+    /// The whole flow: match, decide at the store or without it, answer.
     #[inline]
-    async fn decide(
-        &self,
-        request: &Descriptor<'_>,
-        cost: u64,
-        patience: Micros,
-        verb: Verb,
-    ) -> Result<Answer, StoreError> {
-        let at = self.clock().now();
+    async fn decide(&self, request: &Descriptor<'_>, cost: u64, patience: Micros, verb: Verb) -> Answer {
         let rules = self.rules(); // one snapshot: a reload never splits a request
-        let decision = match rules.ruling(request, cost, patience) {
-            Ruling::Denied(rule) => Decision::denied(rule),
-            Ruling::Exempt => Decision::unlimited(),
-            Ruling::Limited(limited) => {
-                let mut verdicts = Verdicts::new();
-                match verb {
-                    Verb::Check => self.store.charge(&limited.hits, &mut verdicts).await?,
-                    Verb::Peek => self.store.peek(&limited.hits, &mut verdicts).await?,
-                    Verb::Refund => self.store.refund(&limited.hits, &mut verdicts).await?,
-                }
-                Decision::strictest(&rules, &limited, &verdicts)
+        let ruling = rules.ruling(request, cost, patience);
+        let (decision, at) = match self.ask(&rules, &ruling, verb).await {
+            Ok(decided) => decided,
+            // Each rule's policy speaks here.
+            Err((limited, error)) => {
+                let decision =
+                    self.failure.decide(self.clock(), &rules, request, limited, verb, &error).await;
+                (decision, self.clock().now())
             }
         };
+        drop(ruling);
+        Answer { decision, rules, at }
+    }
+
+    /// The same where only the store may decide.
+    #[inline]
+    async fn at_store(&self, request: &Descriptor<'_>, cost: u64, verb: Verb) -> Result<Answer, StoreError> {
+        let rules = self.rules();
+        let ruling = rules.ruling(request, cost, Micros::MAX);
+        let (decision, at) = self.ask(&rules, &ruling, verb).await.map_err(|(_, error)| error)?;
+        drop(ruling);
         Ok(Answer { decision, rules, at })
+    }
+
+    /// What the rules say, and where buckets decide, what the store says.
+    #[inline]
+    async fn ask<'l, 'r>(
+        &self,
+        rules: &RuleSet,
+        ruling: &'l Ruling<'r>,
+        verb: Verb,
+    ) -> Result<(Decision, Timestamp), (&'l Limited<'r>, StoreError)> {
+        let limited = match ruling {
+            Ruling::Denied(rule) => return Ok((Decision::denied(*rule), self.clock().now())),
+            Ruling::Exempt => return Ok((Decision::unlimited(), self.clock().now())),
+            Ruling::Limited(limited) => limited,
+        };
+        let mut verdicts = Verdicts::new();
+        let asked = match verb {
+            Verb::Check => self.store.charge(&limited.hits, &mut verdicts).await,
+            Verb::Peek => self.store.peek(&limited.hits, &mut verdicts).await,
+            Verb::Refund => self.store.refund(&limited.hits, &mut verdicts).await,
+        };
+        match asked {
+            Ok(at) => Ok((Decision::strictest(rules, limited, &verdicts), at)),
+            Err(error) => Err((limited, error)),
+        }
     }
 
     /// Waits until a request may pass, charges it and holds it for its delay; for background jobs and batches.
     ///
     /// Gives up, charging nothing, as soon as it is clear that the turn would come after `deadline`. Whoever
     /// drops this future while it waits for a leaky bucket's delay has spent the place in the queue.
-    ///
-    /// # Errors
-    ///
-    /// The store gave no answer.
-    pub async fn until_allowed(
-        &self,
-        request: &Descriptor<'_>,
-        cost: u64,
-        deadline: Timestamp,
-    ) -> Result<Answer, StoreError> {
+    pub async fn until_allowed(&self, request: &Descriptor<'_>, cost: u64, deadline: Timestamp) -> Answer {
         loop {
             let left = Micros::new(
                 u64::try_from(deadline.as_micros().saturating_sub(self.clock().now().as_micros()))
                     .unwrap_or(0),
             );
-            let answer = self.check_within(request, cost, left).await?;
+            let answer = self.check_within(request, cost, left).await;
             if answer.allowed() {
                 self.clock().sleep(answer.delay()).await;
-                return Ok(answer);
+                return answer;
             }
             match answer.retry_after() {
                 Some(wait) if wait <= left => {
                     // Only the deadline stands in the way: the queue brings the turn no earlier by waiting outside.
-                    if self.peek(request, cost).await?.allowed() {
-                        return Ok(answer);
+                    if self.peek(request, cost).await.allowed() {
+                        return answer;
                     }
                     self.clock().sleep(wait).await;
                 }
-                _ => return Ok(answer),
+                _ => return answer,
             }
         }
     }
@@ -217,6 +248,11 @@ impl<S: Store> Limiter<S> {
         self.rules.store(rules.into());
     }
 
+    /// How many decisions were made without the store, by policy and reason.
+    pub fn degraded_decisions(&self) -> Vec<DegradedCount> {
+        self.failure.counts()
+    }
+
     /// The store.
     pub const fn store(&self) -> &S {
         &self.store
@@ -234,8 +270,7 @@ impl Answer {
         &self.rules
     }
 
-    /// When the store was asked. Read just before, so that a window that ends on a whole second is not said to end
-    /// in the next one.
+    /// When the decision was made, on the store's clock.
     pub const fn at(&self) -> Timestamp {
         self.at
     }

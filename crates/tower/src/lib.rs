@@ -31,6 +31,7 @@
 //! response, [`Problem`] is the body of errors, [`write_headers`] puts a decision's numbers on any answer.
 
 mod body;
+mod future;
 mod grpc;
 mod headers;
 pub mod identify;
@@ -42,6 +43,7 @@ mod refusal;
 mod service;
 
 pub use body::ResponseBody;
+pub use future::ResponseFuture;
 pub use headers::write_headers;
 pub use identify::{Identify, IdentifyConfig, IdentifyError};
 pub use ids::DecisionIds;

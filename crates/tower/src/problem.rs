@@ -3,8 +3,7 @@
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
-use tollgate::core::Enforcement;
-use tollgate::{Answer, Micros, Outcome, StoreError};
+use tollgate::{Answer, Micros, Outcome, Tier};
 
 /// A limit is used up.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -30,7 +29,7 @@ pub struct Problem {
 /// What a refusal says beyond other problems.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Violation {
-    #[serde(rename = "violated-policies")]
+    #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
     policies: Vec<String>,
     /// Null when no wait helps.
     retry_after_ms: Option<u64>,
@@ -55,30 +54,23 @@ impl Problem {
 
     /// A decision that lets nobody pass, and its name.
     pub fn refusal(answer: &Answer, decision_id: String) -> Self {
-        let refusing =
-            |tier: &&tollgate::Tier| tier.enforcement == Enforcement::Enforce && !tier.verdict.allowed;
-        let label = |tier: &tollgate::Tier| answer.rules().rule(tier.rule).label().to_owned();
-        let violation = Violation {
-            policies: answer.tiers().iter().filter(refusing).map(label).collect(),
-            retry_after_ms: answer.retry_after().map(Micros::ceil_millis),
-            decision_id,
-        };
         let problem = match answer.outcome() {
             Outcome::Denied => Self::new(StatusCode::FORBIDDEN, "denied", "a rule denies this request"),
+            Outcome::Unavailable => Problem {
+                kind: REDUCED_CAPACITY,
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "no decision", unavailable(answer))
+            },
             Outcome::Allowed | Outcome::Refused => Problem {
                 kind: QUOTA_EXCEEDED,
                 ..Self::new(StatusCode::TOO_MANY_REQUESTS, "quota exceeded", exceeded(answer))
             },
         };
+        let violation = Violation {
+            policies: violated(answer),
+            retry_after_ms: answer.retry_after().map(Micros::ceil_millis),
+            decision_id,
+        };
         Problem { violation: Some(violation), ..problem }
-    }
-
-    /// The store gave no answer, and nobody may pass without one.
-    pub fn store(error: &StoreError) -> Self {
-        Problem {
-            kind: REDUCED_CAPACITY,
-            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "no decision", error.to_string())
-        }
     }
 
     /// The status it is answered with.
@@ -100,6 +92,19 @@ impl Problem {
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
     }
+}
+
+/// Every rule that refused; none where nobody knows.
+fn violated(answer: &Answer) -> Vec<String> {
+    let refused =
+        |tier: &&Tier| tier.speaks() && !tier.verdict.allowed && answer.outcome() != Outcome::Unavailable;
+    let label = |tier: &Tier| answer.rules().rule(tier.rule).label().to_owned();
+    answer.tiers().iter().filter(refused).map(label).collect()
+}
+
+fn unavailable(answer: &Answer) -> String {
+    let reason = answer.degraded().map_or("unknown", |degraded| degraded.reason);
+    format!("the store gave no answer ({reason}), and a rule lets nothing pass without one")
 }
 
 /// Which limit it is, and what to do about it.

@@ -4,7 +4,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{Response, StatusCode};
 use tollgate::core::RateLimitHeaders;
-use tollgate::{Answer, Micros, StoreError};
+use tollgate::{Answer, Micros};
 
 use crate::grpc;
 use crate::headers::write_headers;
@@ -54,11 +54,6 @@ impl Refusal {
         }
     }
 
-    /// No decision: the store gave no answer.
-    pub fn without_answer(error: &StoreError) -> Self {
-        Refusal { problem: Problem::store(error), headers: None, retry_after: None }
-    }
-
     /// The answer in the caller's protocol.
     pub fn into_response(self, protocol: Protocol) -> Response<Vec<u8>> {
         let mut response = match protocol {
@@ -66,7 +61,7 @@ impl Refusal {
             Protocol::Grpc => self.status().into_response("application/grpc"),
             Protocol::GrpcWeb => self.status().into_response("application/grpc-web+proto"),
         };
-        if let Some(values) = self.headers {
+        if let Some(values) = &self.headers {
             write_headers(values, response.headers_mut());
         }
         response

@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::mem;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::request::Parts;
@@ -14,7 +14,7 @@ use tollgate::{Limiter, Micros, Store};
 use tower_service::Service;
 
 use crate::body::ResponseBody;
-use crate::headers::write_headers;
+use crate::future::{ResponseFuture, passed};
 use crate::identify::Identify;
 use crate::ids::DecisionIds;
 use crate::patience::Patience;
@@ -55,32 +55,49 @@ where
 {
     type Response = Response<ResponseBody<R>>;
     type Error = T::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, T::Error>> + Send>>;
+    type Future = ResponseFuture<T::Future, R, T::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let checked = match self.keeper.check_now(&parts) {
+            Some(Ok(Pass { headers, delay: Micros::ZERO })) => {
+                return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)), headers);
+            }
+            Some(Err(refusal)) => {
+                return ResponseFuture::refused(refusal.into_response(Protocol::of(&parts)));
+            }
+            checked => checked,
+        };
         // The service that was found ready is the one to call; its clone has to be asked again.
         let clone = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, clone);
         let keeper = Arc::clone(&self.keeper);
-        let (parts, body) = request.into_parts();
-        Box::pin(async move {
-            let headers = match keeper.admit(&parts).await {
-                Ok(headers) => headers,
+        ResponseFuture::waiting(async move {
+            let checked = match checked {
+                Some(checked) => checked,
+                None => keeper.check(&parts).await,
+            };
+            let Pass { headers, delay } = match checked {
+                Ok(pass) => pass,
                 Err(refusal) => {
                     return Ok(refusal.into_response(Protocol::of(&parts)).map(ResponseBody::refusal));
                 }
             };
-            let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            if let Some(values) = headers {
-                write_headers(values, response.headers_mut());
-            }
-            Ok(response.map(ResponseBody::inner))
+            keeper.limiter.clock().sleep(delay).await;
+            Ok(passed(inner.call(Request::from_parts(parts, body)).await?, headers))
         })
     }
+}
+
+/// What an admitted request is told, and how long it is held. The decision itself, and the rules that made it, are not
+/// kept meanwhile.
+struct Pass {
+    headers: Option<RateLimitHeaders>,
+    delay: Micros,
 }
 
 impl<S: Store> Keeper<S> {
@@ -94,25 +111,27 @@ impl<S: Store> Keeper<S> {
         }
     }
 
-    /// Identifies, checks and holds a request; answers what to tell the caller.
-    async fn admit(&self, request: &Parts) -> Result<Option<RateLimitHeaders>, Refusal> {
-        let (headers, delay) = self.check(request).await?;
-        if delay > Micros::ZERO {
-            self.limiter.clock().sleep(delay).await;
-        }
-        Ok(headers)
-    }
-
-    /// Nothing of the decision is kept while the request is held, its rules least of all.
-    async fn check(&self, request: &Parts) -> Result<(Option<RateLimitHeaders>, Micros), Refusal> {
+    /// Identifies a request and checks it.
+    async fn check(&self, request: &Parts) -> Result<Pass, Refusal> {
         let facts = self.identify.describe(request);
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
         let answer = self.limiter.check_within(&facts, cost, self.patience.of(request)).await;
-        let answer = answer.map_err(|error| Refusal::without_answer(&error))?;
         if !answer.allowed() {
             return Err(Refusal::of(&answer, self.ids.next()));
         }
-        Ok((RateLimitHeaders::of(&answer, answer.rules(), answer.at()), answer.delay()))
+        let headers = RateLimitHeaders::of(&answer, answer.rules(), answer.at());
+        Ok(Pass { headers, delay: answer.delay() })
+    }
+
+    /// The same where the store waits for nobody: then nothing is put on the heap to wait in.
+    fn check_now(&self, request: &Parts) -> Option<Result<Pass, Refusal>> {
+        if !self.limiter.store().answers_at_once() {
+            return None;
+        }
+        match pin!(self.check(request)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(checked) => Some(checked),
+            Poll::Pending => None,
+        }
     }
 }
 

@@ -16,11 +16,11 @@ use http::{HeaderName, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollgate::core::algorithm::State;
 use tollgate::core::{Hit, Verdicts};
-use tollgate::{Clock, Descriptor, Limiter, Micros, Store, StoreError, rules};
+use tollgate::{Clock, Descriptor, Limiter, Micros, Store, StoreError, Timestamp, rules};
 use tollgate_tower::{Identify, MaxWait, TollgateLayer};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
-use support::{Inner, from, limiter, send};
+use support::{Behind, Inner, from, limiter, send};
 
 const RULES: &str = r#"
   - { name: per-address, key: "ip:{ip}", limit: 10/s burst 2 }
@@ -198,7 +198,7 @@ async fn a_turn_after_the_callers_deadline_is_refused_at_once_and_charged_nothin
         let answer = send(&service, from("203.0.113.7", "/")).await;
         assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, "1"));
     }
-    let state = limiter.peek(&Descriptor::new(), 1).await.unwrap();
+    let state = limiter.peek(&Descriptor::new(), 1).await;
     assert_eq!(state.remaining(), Some(5), "only the first was charged");
 
     let patient = inner.behind(&layer.max_wait(Duration::from_secs(1)));
@@ -226,7 +226,7 @@ async fn who_leaves_while_held_has_spent_the_place_and_nothing_else() {
     drop(held);
     assert_eq!(Arc::strong_count(&witness), 1, "nothing of the request is kept");
     assert_eq!(inner.calls(), 1);
-    let next = limiter.peek(&Descriptor::new(), 1).await.unwrap();
+    let next = limiter.peek(&Descriptor::new(), 1).await;
     assert_eq!((next.remaining(), next.delay()), (Some(4), Micros::new(200_000)));
     clock.advance(Micros::new(600_000));
     assert_eq!(send(&service, from("203.0.113.7", "/")).await.status, StatusCode::OK);
@@ -287,16 +287,16 @@ async fn readiness_and_errors_are_the_inner_services() {
 struct Gone(Clock);
 
 impl Store for Gone {
-    async fn charge(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<(), StoreError> {
+    async fn charge(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
         Err(StoreError::Unreachable)
     }
-    async fn peek(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<(), StoreError> {
+    async fn peek(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
         Err(StoreError::Unreachable)
     }
-    async fn refund(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<(), StoreError> {
+    async fn refund(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
         Err(StoreError::Unreachable)
     }
-    async fn reset(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<(), StoreError> {
+    async fn reset(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
         Err(StoreError::Unreachable)
     }
     async fn inspect(&self, _: &Hit<'_>) -> Result<Option<State>, StoreError> {
@@ -307,17 +307,40 @@ impl Store for Gone {
     }
 }
 
+/// A service behind one rule whose store is never there.
+fn without_store(inner: &Inner, policy: &str) -> Behind {
+    let rule = format!("rules: [{{ name: r, key: global, limit: 2/h, on_store_failure: {policy} }}]");
+    let rules = rules::parse("rules.yaml", &rule).unwrap();
+    inner.behind(&TollgateLayer::new(Limiter::new(rules, Gone(Clock::system()))))
+}
+
 #[tokio::test]
-async fn without_an_answer_of_the_store_it_is_503_and_never_429() {
-    let rules = rules::parse("r", "rules: [{ key: global, limit: 1/s, on_store_failure: closed }]").unwrap();
+async fn a_rule_that_fails_closed_answers_503_and_never_429() {
     let inner = Inner::default();
-    let service = inner.behind(&TollgateLayer::new(Limiter::new(rules, Gone(Clock::system()))));
+    let service = without_store(&inner, "closed");
     let answer = send(&service, from("203.0.113.7", "/")).await;
     assert_eq!((answer.status, inner.calls()), (StatusCode::SERVICE_UNAVAILABLE, 0));
-    let kind = answer.json()["type"].clone();
-    assert_eq!(kind, "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
+    let problem = answer.json();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
+    assert_eq!((&problem["retry_after_ms"], &problem["violated-policies"]), (&json!(1_000), &Value::Null));
+    assert!(answer.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{answer:?}");
     let answer = send(&service, from("203.0.113.7", "/").header("content-type", "application/grpc")).await;
     assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "14"));
+}
+
+#[tokio::test]
+async fn a_rule_that_fails_open_lets_everybody_pass_and_a_local_one_a_share() {
+    let inner = Inner::default();
+    let open = without_store(&inner, "open");
+    for _ in 0..9 {
+        let answer = send(&open, from("203.0.113.7", "/")).await;
+        assert!(answer.status == StatusCode::OK && answer.headers.is_empty(), "{answer:?}");
+    }
+    let local = without_store(&inner, "local");
+    for expected in [200, 200, 429] {
+        assert_eq!(send(&local, from("203.0.113.7", "/")).await.status, expected);
+    }
+    assert_eq!(inner.calls(), 11);
 }
 
 #[tokio::test]

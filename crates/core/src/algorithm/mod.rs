@@ -29,7 +29,7 @@ mod fixed;
 mod interval;
 mod log;
 
-use crate::limit::{Algorithm, Limit, Opening, Refill};
+use crate::limit::{Algorithm, Calendar, Limit, Opening, Refill};
 use crate::time::{Micros, Timestamp};
 use crate::verdict::Verdict;
 
@@ -461,6 +461,15 @@ pub fn start_on_the_clock(limit: &Limit, window: Window, at: Timestamp) -> Times
         }
         _ => at,
     })
+}
+
+/// The windows of a calendar around an instant: where the one before begins, the one that holds the instant, the next,
+/// and the one after that.
+pub fn calendar_windows(calendar: &Calendar, around: Timestamp) -> [Timestamp; 4] {
+    let (start, end) = calendar::window(calendar, around.as_micros());
+    let (before, _) = calendar::window(calendar, start - 1);
+    let (_, after) = calendar::window(calendar, end);
+    [before, start, end, after].map(Timestamp::from_micros)
 }
 
 /// The start of the window of length `window` that contains `at`, windows beginning at `phase`.

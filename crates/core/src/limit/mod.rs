@@ -8,6 +8,7 @@ pub mod notation;
 
 use std::fmt;
 use std::hash::BuildHasher as _;
+use std::num::NonZeroU32;
 
 use foldhash::quality::FixedState;
 
@@ -110,6 +111,21 @@ pub struct IntervalRefill {
 }
 
 impl IntervalRefill {
+    /// Tokens that arrive together.
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The time between two arrivals.
+    pub const fn interval(&self) -> Micros {
+        self.interval
+    }
+
+    /// The most it holds.
+    pub const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// When its tokens arrive.
     pub const fn ticks(&self) -> Ticks {
         self.ticks
@@ -332,6 +348,51 @@ impl Limit {
         Ok(Limit::of(Algorithm::SlidingWindowCounter { limit, window, opens }))
     }
 
+    /// One node's share of this limit where `nodes` of them cannot ask a common store: a bucket of a part of the
+    /// size that fills at a part of the rate.
+    ///
+    /// Parts are rounded down, but a share admits at least one: so few tokens cannot be divided.
+    ///
+    /// ```
+    /// use std::num::NonZeroU32;
+    /// use tollgate_core::Limit;
+    ///
+    /// let limit: Limit = "10/s burst 50".parse()?;
+    /// assert_eq!(limit.share(NonZeroU32::new(4).unwrap()).to_string(), "10/4s burst 12");
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    #[must_use]
+    pub fn share(&self, nodes: NonZeroU32) -> Self {
+        let nodes = u64::from(nodes.get());
+        let part = |whole: u64| (whole / nodes).max(1);
+        // The same count in a longer period is exact; where the period would get too long, the count is rounded.
+        let slower = |count: u64, period: Micros| {
+            let longer = Micros::new(period.get().saturating_mul(nodes));
+            if longer <= MAX_PERIOD { (count, longer) } else { (part(count), period) }
+        };
+        let share = match self.algorithm.clone() {
+            Algorithm::TokenBucket(Refill { count, period, capacity, .. }) => {
+                let (count, period) = slower(count, period);
+                Self::token_bucket(count, period, part(capacity))
+            }
+            Algorithm::LeakyBucket { refill: Refill { count, period, capacity, .. }, free } => {
+                let (count, period) = slower(count, period);
+                Self::leaky_bucket(count, period, part(capacity) - 1, (free / nodes).min(part(capacity) - 1))
+            }
+            Algorithm::TokenBucketInterval(IntervalRefill { count, interval, capacity, ticks }) => {
+                // So many small refills may take too long to be exact: then the share holds one refill.
+                Self::interval(part(count), interval, part(capacity), ticks)
+                    .or_else(|_| Self::interval(part(count), interval, part(count), ticks))
+            }
+            Algorithm::FixedWindow { limit, window, phase } => Self::fixed_window(part(limit), window, phase),
+            Algorithm::SlidingWindowLog { limit, window } => Self::sliding_window_log(part(limit), window),
+            Algorithm::SlidingWindowCounter { limit, window, opens } => {
+                Self::sliding_window_counter(part(limit), window, opens)
+            }
+        };
+        share.expect("a share's numbers are no larger than those of the limit")
+    }
+
     /// The same token bucket with another capacity.
     ///
     /// # Errors
@@ -424,6 +485,16 @@ impl Refill {
     /// Units in a token: what a debt is counted in.
     pub const fn units(&self) -> u64 {
         self.p
+    }
+
+    /// Units that come back every microsecond.
+    pub const fn rate(&self) -> u64 {
+        self.n
+    }
+
+    /// The most tokens it holds.
+    pub const fn capacity(&self) -> u64 {
+        self.capacity
     }
 
     fn new(count: u64, period: Micros, capacity: u64, what: &'static str) -> Result<Self, LimitError> {

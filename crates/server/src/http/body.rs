@@ -1,7 +1,7 @@
 //! The bodies of the HTTP API: what a check sends and what it gets.
 
 use serde::{Deserialize, Serialize};
-use tollgate::core::Tier;
+use tollgate::core::{Degraded, Tier};
 use tollgate::json::{Attributes, Whole};
 use tollgate::{Answer, Descriptor, Micros};
 
@@ -50,8 +50,15 @@ pub struct DecisionBody<'a> {
     violated_rule: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     decision_id: Option<String>,
-    degraded: Option<()>,
+    degraded: Option<DegradedBody>,
     limits: Vec<LimitBody<'a>>,
+}
+
+/// That the store was away.
+#[derive(Debug, Serialize)]
+struct DegradedBody {
+    reason: &'static str,
+    policy: &'static str,
 }
 
 /// One rule's part in it.
@@ -85,7 +92,9 @@ impl<'a> DecisionBody<'a> {
             violated_tier: violated.map(|tier| rule(tier).scope().as_str()),
             violated_rule: violated.map(|tier| rule(tier).label()),
             decision_id,
-            degraded: None,
+            degraded: answer
+                .degraded()
+                .map(|Degraded { reason, policy }| DegradedBody { reason, policy: policy.as_str() }),
             limits: answer.tiers().iter().map(|tier| LimitBody::new(answer, tier, request)).collect(),
         }
     }

@@ -55,7 +55,6 @@ async fn decide(
         Verb::Check => app.limiter.check(&request, cost).await,
         Verb::Peek => app.limiter.peek(&request, cost).await,
     };
-    let answer = answer.map_err(|error| Problem::store(&error))?;
     Ok(respond(app, &answer, &request, headers))
 }
 
@@ -74,11 +73,12 @@ fn respond(app: &App, answer: &Answer, request: &Descriptor<'_>, asked: &HeaderM
         Outcome::Allowed => StatusCode::OK,
         Outcome::Refused => StatusCode::TOO_MANY_REQUESTS,
         Outcome::Denied => StatusCode::FORBIDDEN,
+        Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
     };
     let body = DecisionBody::new(answer, request, Some(app.ids.next()));
     let mut response = (status, Json(body)).into_response();
     if let Some(values) = RateLimitHeaders::of(answer, answer.rules(), answer.at()) {
-        write_headers(values, response.headers_mut());
+        write_headers(&values, response.headers_mut());
     }
     if always_ok {
         response.headers_mut().insert(APPLIED, HeaderValue::from_static("status=200"));

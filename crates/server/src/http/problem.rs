@@ -3,7 +3,6 @@
 use axum::body::Body;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use tollgate::StoreError;
 
 /// An answer that is no decision.
 #[derive(Debug)]
@@ -39,10 +38,6 @@ impl Problem {
     pub(crate) fn method(method: &Method, uri: &Uri) -> Self {
         let detail = format!("{} does not take {method}", uri.path());
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed", detail)
-    }
-
-    pub(crate) fn store(error: &StoreError) -> Self {
-        Problem(tollgate_tower::Problem::store(error))
     }
 }
 

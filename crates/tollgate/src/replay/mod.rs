@@ -24,7 +24,7 @@ use tollgate_core::{RuleSet, Timestamp};
 use crate::clock::Clock;
 use crate::limiter::{Answer, Limiter};
 use crate::rules::{self, RulesError};
-use crate::store::{Bounds, MemoryStats, MemoryStore};
+use crate::store::{Bounds, MemoryStats, MemoryStore, Store, StoreError};
 
 pub use event::{Event, EventError, MAX_LINE, MAX_RULES_LINE, Op};
 
@@ -49,9 +49,12 @@ const LONGEST: u64 = MAX_RULES_LINE as u64 + 1;
 /// assert_eq!(waits.last().unwrap().unwrap().get(), 600_000);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// Another store than the one in memory ([`over`](Replay::over)) gives the same answers and needs a runtime
+/// ([`run_async`](Replay::run_async)).
 #[derive(Debug)]
-pub struct Replay {
-    limiter: Limiter<MemoryStore>,
+pub struct Replay<S = MemoryStore> {
+    limiter: Limiter<S>,
 }
 
 /// One event and what became of it.
@@ -74,6 +77,14 @@ pub enum TraceError {
         line: u64,
         /// What is wrong with it.
         error: EventError,
+    },
+    /// The store could not be asked. What came before was replayed.
+    #[error("line {line}: {error}; a replay needs a store that answers every request")]
+    Store {
+        /// The number of the line, from 1.
+        line: u64,
+        /// Why not.
+        error: StoreError,
     },
     /// The trace could not be read.
     #[error("the trace cannot be read")]
@@ -104,6 +115,51 @@ impl Replay {
     /// The first line that makes no sense, or reading or telling that failed.
     pub fn run(
         &self,
+        input: impl BufRead,
+        each: impl FnMut(&Step<'_, '_>) -> io::Result<()>,
+    ) -> Result<u64, TraceError> {
+        at_once(self.run_async(input, each))
+    }
+
+    /// Turns the clock to the event and lets it happen.
+    ///
+    /// # Errors
+    ///
+    /// Rules that make no set.
+    #[inline]
+    pub fn step<'e, 'a>(&self, event: &'e Event<'a>) -> Result<Step<'e, 'a>, EventError> {
+        at_once(self.happen(event)).map_err(|trouble| match trouble {
+            Trouble::Event(error) => error,
+            Trouble::Store(error) => unreachable!("a store in memory always answers: {error}"),
+        })
+    }
+
+    /// What the buckets occupy and have seen.
+    pub fn stats(&self) -> MemoryStats {
+        self.limiter.store().stats()
+    }
+}
+
+/// Why an event could not happen.
+enum Trouble {
+    Event(EventError),
+    Store(StoreError),
+}
+
+impl<S: Store> Replay<S> {
+    /// A replay that begins with these rules and the buckets of a store, whose clock must be a manual one: it is turned
+    /// to each event.
+    pub fn over(rules: impl Into<Arc<RuleSet>>, store: S) -> Self {
+        Replay { limiter: Limiter::new(rules, store) }
+    }
+
+    /// As [`run`](Replay::run), over any store.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Replay::run), or a request that the store did not answer.
+    pub async fn run_async(
+        &self,
         mut input: impl BufRead,
         mut each: impl FnMut(&Step<'_, '_>) -> io::Result<()>,
     ) -> Result<u64, TraceError> {
@@ -121,7 +177,10 @@ impl Replay {
             let text = line.trim_ascii_end();
             if !text.is_empty() {
                 let event = Event::parse(text).map_err(blame)?;
-                let step = self.step(&event).map_err(blame)?;
+                let step = self.happen(&event).await.map_err(|trouble| match trouble {
+                    Trouble::Event(error) => blame(error),
+                    Trouble::Store(error) => TraceError::Store { line: number, error },
+                })?;
                 each(&step).map_err(TraceError::Write)?;
             }
         }
@@ -129,31 +188,21 @@ impl Replay {
     }
 
     /// Turns the clock to the event and lets it happen.
-    ///
-    /// # Errors
-    ///
-    /// Rules that make no set.
     #[inline]
-    pub fn step<'e, 'a>(&self, event: &'e Event<'a>) -> Result<Step<'e, 'a>, EventError> {
+    async fn happen<'e, 'a>(&self, event: &'e Event<'a>) -> Result<Step<'e, 'a>, Trouble> {
         self.limiter.clock().set(event.at);
         let Event { op, request, cost, .. } = event;
         let answer = match op {
-            Op::Check => at_once(self.limiter.check(request, *cost)),
-            Op::Peek => at_once(self.limiter.peek(request, *cost)),
-            Op::Refund => at_once(self.limiter.refund(request, *cost)),
-            Op::Reset => at_once(self.limiter.reset(request)),
+            Op::Check => self.limiter.try_check(request, *cost).await,
+            Op::Peek => self.limiter.try_peek(request, *cost).await,
+            Op::Refund => self.limiter.refund(request, *cost).await,
+            Op::Reset => self.limiter.reset(request).await,
             Op::Rules(list) => {
-                self.limiter.set_rules(parse_rules(list)?);
+                self.limiter.set_rules(parse_rules(list).map_err(Trouble::Event)?);
                 return Ok(Step { event, answer: None });
             }
         };
-        let answer = answer.expect("a store in memory always answers");
-        Ok(Step { event, answer: Some(answer) })
-    }
-
-    /// What the buckets occupy and have seen.
-    pub fn stats(&self) -> MemoryStats {
-        self.limiter.store().stats()
+        Ok(Step { event, answer: Some(answer.map_err(Trouble::Store)?) })
     }
 }
 

@@ -1,22 +1,27 @@
 //! Where buckets live.
 //!
 //! A store charges the hits of one request together or not at all. [`MemoryStore`] keeps its buckets in this
-//! process. Which store a program uses is often known only when it starts: [`AnyStore`] is the choice made then.
+//! process, `RedisStore` (feature `redis`) in a Redis or Valkey that many processes share. Which store a program uses is often known only when it starts: [`AnyStore`] is the choice made then.
 
 mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 
 use std::future::Future;
 
-use tollgate_core::algorithm::State;
-use tollgate_core::{Hit, Verdicts};
+use tollgate_core::algorithm::{State, Window};
+use tollgate_core::limit::{Algorithm, Phase};
+use tollgate_core::{Hit, Limit, Timestamp, Verdicts};
 
+#[cfg(feature = "redis")]
+use self::redis::RedisStore;
 use crate::clock::Clock;
 pub use memory::{Bounds, MemoryStats, MemoryStore};
 
 /// Keeps buckets and charges them.
 ///
 /// Verdicts are pushed to a list of the caller's, one for each hit and in their order: nothing is moved or
-/// allocated on the way.
+/// allocated on the way. Every operation answers the instant of the store's clock at which it took effect.
 pub trait Store: Send + Sync + 'static {
     /// Charges every enforcing hit, or none of them; shadow hits are charged each on their own.
     ///
@@ -32,7 +37,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
 
     /// Answers what [`charge`](Self::charge) would, with the numbers as they are, and writes nothing.
     ///
@@ -43,7 +48,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
 
     /// Gives the cost of each hit back, never beyond full, and answers the numbers afterwards.
     ///
@@ -54,7 +59,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
 
     /// Forgets the bucket of each hit and answers the numbers of fresh ones.
     ///
@@ -65,10 +70,15 @@ pub trait Store: Send + Sync + 'static {
         &self,
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
 
     /// The clock of this process that waits for this store are counted on.
     fn clock(&self) -> &Clock;
+
+    /// Whether its futures are ready when they are first asked: it waits for nobody.
+    fn answers_at_once(&self) -> bool {
+        false
+    }
 
     /// What is remembered of the bucket of a hit; `None` when it is as good as new.
     ///
@@ -82,12 +92,70 @@ pub trait Store: Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It did not answer before the decision's deadline.
-    #[error("the store did not answer in time")]
+    /// It did not answer before the decision's deadline. It may have charged the request all the same.
+    #[error("the store does not answer in time")]
     Timeout,
-    /// It could not be reached.
+    /// It could not be reached, or what it answered makes no sense.
     #[error("the store cannot be reached")]
     Unreachable,
+    /// Too many decisions wait for it already.
+    #[error("too many decisions wait for the store")]
+    Overloaded,
+    /// It answered that it will not; `OOM`, `READONLY`, `NOAUTH` and their like.
+    #[error("the store refuses to decide: {code}")]
+    Rejected {
+        /// The first word of its answer.
+        code: &'static str,
+    },
+}
+
+/// Words with which a Redis refuses.
+#[cfg(feature = "redis")]
+const REJECTIONS: [&str; 14] = [
+    "BUSY",
+    "CLUSTERDOWN",
+    "CROSSSLOT",
+    "ERR",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOAUTH",
+    "NOPERM",
+    "NOREPLICAS",
+    "OOM",
+    "READONLY",
+    "WRONGPASS",
+];
+
+impl StoreError {
+    /// A store that refused with this word; anything but the usual words counts as `ERR`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn rejected(code: &str) -> Self {
+        let code = REJECTIONS.into_iter().find(|known| *known == code).unwrap_or("ERR");
+        StoreError::Rejected { code }
+    }
+
+    /// One of a few words, for answers and metrics.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            StoreError::Timeout => "timeout",
+            StoreError::Unreachable => "unreachable",
+            StoreError::Overloaded => "overloaded",
+            StoreError::Rejected { .. } => "rejected",
+        }
+    }
+}
+
+/// Where the spread windows of a hit's key begin.
+#[inline]
+fn window(hit: &Hit<'_>, limit: &Limit) -> Window {
+    match limit.algorithm() {
+        Algorithm::FixedWindow { phase: Phase::Spread, window, .. } => {
+            Window::Spread(hit.key.spread(*window))
+        }
+        _ => Window::Own,
+    }
 }
 
 /// The store chosen when the program starts.
@@ -96,6 +164,9 @@ pub enum StoreError {
 pub enum AnyStore {
     /// Buckets in this process.
     Memory(MemoryStore),
+    /// Buckets in a Redis or Valkey.
+    #[cfg(feature = "redis")]
+    Redis(RedisStore),
 }
 
 impl From<MemoryStore> for AnyStore {
@@ -104,39 +175,58 @@ impl From<MemoryStore> for AnyStore {
     }
 }
 
+#[cfg(feature = "redis")]
+impl From<RedisStore> for AnyStore {
+    fn from(store: RedisStore) -> Self {
+        AnyStore::Redis(store)
+    }
+}
+
 /// Calls the same method of whichever store is there.
 macro_rules! each {
     ($self:ident, $store:ident => $call:expr) => {
         match $self {
             AnyStore::Memory($store) => $call.await,
+            #[cfg(feature = "redis")]
+            AnyStore::Redis($store) => $call.await,
         }
     };
 }
 
 impl Store for AnyStore {
     #[inline]
-    async fn charge(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
+    async fn charge(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
         each!(self, store => store.charge(hits, verdicts))
     }
 
     #[inline]
-    async fn peek(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
+    async fn peek(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
         each!(self, store => store.peek(hits, verdicts))
     }
 
     #[inline]
-    async fn refund(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
+    async fn refund(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
         each!(self, store => store.refund(hits, verdicts))
     }
 
     #[inline]
-    async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
+    async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
         each!(self, store => store.reset(hits, verdicts))
     }
 
     fn clock(&self) -> &Clock {
         match self {
             AnyStore::Memory(store) => store.clock(),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.clock(),
+        }
+    }
+
+    fn answers_at_once(&self) -> bool {
+        match self {
+            AnyStore::Memory(store) => store.answers_at_once(),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.answers_at_once(),
         }
     }
 

@@ -21,7 +21,7 @@ impl MemoryStore {
         refill: &Refill,
         hash: KeyHash,
         hit: &Hit<'_>,
-    ) -> Option<Verdict> {
+    ) -> Option<(Verdict, Timestamp)> {
         // Read before the lock is taken: if that took so long that it looks like a step, `one` reads it again.
         let now = self.clock.now();
         let id = self.limits.id(hit.limit)?;
@@ -35,7 +35,7 @@ impl MemoryStore {
             shard.overwrite(at, packed);
         }
         drop(shard);
-        Some(bucket.verdict(answer))
+        Some((bucket.verdict(answer), now))
     }
 
     /// One bucket of any kind under its shard's lock.
@@ -45,7 +45,7 @@ impl MemoryStore {
         hash: KeyHash,
         hit: &Hit<'_>,
         operation: Operation,
-    ) -> Verdict {
+    ) -> (Verdict, Timestamp) {
         // Under the lock: an instant from before it would be behind what others wrote meanwhile.
         let now = self.clock.now();
         let cost = hit.demand.cost;
@@ -67,11 +67,11 @@ impl MemoryStore {
         }
         let verdict = place.bucket.verdict(answer);
         self.close(shard, &mut overflow, hash, hit, place);
-        verdict
+        (verdict, now)
     }
 
     /// Several buckets: all their shards are locked, in order, until the last one is written.
-    pub(super) fn many(&self, hits: &[Hit<'_>], operation: Operation, verdicts: &mut Verdicts) {
+    pub(super) fn many(&self, hits: &[Hit<'_>], operation: Operation, verdicts: &mut Verdicts) -> Timestamp {
         let hashes: SmallVec<[KeyHash; 4]> = hits.iter().map(|hit| self.hash(&hit.key)).collect();
         let mut numbers: SmallVec<[usize; 4]> = hashes.iter().map(|hash| self.shard_of(*hash)).collect();
         numbers.sort_unstable();
@@ -86,17 +86,20 @@ impl MemoryStore {
             numbers.binary_search(&self.shard_of(hash)).expect("every hit's shard was locked")
         };
         if operation == Operation::Refund {
-            let each = |(hit, hash): (&Hit<'_>, &KeyHash)| {
-                self.one(&mut guards[guard_of(*hash)], *hash, hit, operation)
-            };
-            return verdicts.extend(hits.iter().zip(&hashes).map(each));
+            let mut at = Timestamp::default();
+            for (hit, hash) in hits.iter().zip(&hashes) {
+                let (verdict, now) = self.one(&mut guards[guard_of(*hash)], *hash, hit, operation);
+                verdicts.push(verdict);
+                at = now;
+            }
+            return at;
         }
 
         let now = self.clock.now(); // under the locks, as in `one`
         if operation == Operation::Charge {
             let shards = hashes.iter().map(|hash| guard_of(*hash)).collect();
             if self.charge_token_buckets(&mut guards, shards, &hashes, hits, now, verdicts).is_some() {
-                return;
+                return now;
             }
         }
 
@@ -149,6 +152,7 @@ impl MemoryStore {
             let hash = hashes[opened_by];
             self.close(&mut guards[guard_of(hash)], &mut overflow, hash, &hits[opened_by], place);
         }
+        now
     }
 
     /// The commonest request of several tiers by the shortest way: token buckets that are all there, and whose

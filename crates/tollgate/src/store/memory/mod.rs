@@ -22,13 +22,12 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use foldhash::quality::{FoldHasher, RandomState};
 use tollgate_core::algorithm::{Answer, Bucket, State};
 use tollgate_core::limit::Algorithm;
-use tollgate_core::{Hit, Micros, Verdicts};
+use tollgate_core::{Hit, Micros, Timestamp, Verdicts};
 
 use self::limits::Limits;
 use self::packed::Content;
-use self::place::window;
 use self::shard::{KeyHash, Shard, ShardBounds};
-use super::{Store, StoreError};
+use super::{Store, StoreError, window};
 use crate::clock::Clock;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
@@ -178,9 +177,9 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn run(&self, hits: &[Hit<'_>], operation: Operation, verdicts: &mut Verdicts) {
+    fn run(&self, hits: &[Hit<'_>], operation: Operation, verdicts: &mut Verdicts) -> Timestamp {
         match hits {
-            [] => {}
+            [] => self.clock.now(),
             [hit] => {
                 let hash = self.hash(&hit.key);
                 let quick = match hit.limit.algorithm() {
@@ -189,11 +188,12 @@ impl MemoryStore {
                     }
                     _ => None,
                 };
-                let verdict = quick.unwrap_or_else(|| {
+                let (verdict, now) = quick.unwrap_or_else(|| {
                     let mut shard = self.lock(self.shard_of(hash));
                     self.one(&mut shard, hash, hit, operation)
                 });
                 verdicts.push(verdict);
+                now
             }
             hits => self.many(hits, operation, verdicts),
         }
@@ -239,30 +239,27 @@ impl Store for MemoryStore {
         &self,
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.run(hits, Operation::Charge, verdicts);
-        ready(Ok(()))
+    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
+        ready(Ok(self.run(hits, Operation::Charge, verdicts)))
     }
 
     fn peek(
         &self,
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.run(hits, Operation::Peek, verdicts);
-        ready(Ok(()))
+    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
+        ready(Ok(self.run(hits, Operation::Peek, verdicts)))
     }
 
     fn refund(
         &self,
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.run(hits, Operation::Refund, verdicts);
-        ready(Ok(()))
+    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
+        ready(Ok(self.run(hits, Operation::Refund, verdicts)))
     }
 
-    async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
+    async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
         for hit in hits {
             let hash = self.hash(&hit.key);
             let mut shard = self.lock(self.shard_of(hash));
@@ -270,16 +267,21 @@ impl Store for MemoryStore {
                 shard.remove(at);
             }
         }
+        let now = self.clock.now();
         let fresh = |hit: &Hit<'_>| {
-            let bucket = Bucket::open(hit.limit, None, self.clock.now(), window(hit, hit.limit));
+            let bucket = Bucket::open(hit.limit, None, now, window(hit, hit.limit));
             bucket.verdict(Answer::Pass { delay: Micros::ZERO })
         };
         verdicts.extend(hits.iter().map(fresh));
-        Ok(())
+        Ok(now)
     }
 
     fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    fn answers_at_once(&self) -> bool {
+        true
     }
 
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {

@@ -7,6 +7,7 @@ use tollgate_core::{Hit, Limit, Micros, Timestamp};
 use super::packed::{Content, Packed};
 use super::shard::{KeyHash, NewState, Shard, Wide};
 use super::{MemoryStore, Operation, Overflow};
+use crate::store::window;
 use crate::sync::{MutexGuard, Ordering};
 
 /// A hit's bucket while a decision is being made.
@@ -126,7 +127,7 @@ impl MemoryStore {
         let limit = self.limits.get(id);
         // Where the clock's windows begin is only asked when the rule's windows changed.
         let start_of = |last| {
-            if limit == hit.limit { last } else { start_on_the_clock(limit, self::window(hit, limit), last) }
+            if limit == hit.limit { last } else { start_on_the_clock(limit, window(hit, limit), last) }
         };
         Some(packed.state(limit, start_of))
     }
@@ -135,7 +136,7 @@ impl MemoryStore {
     pub(super) fn inspected(&self, packed: Packed, hit: &Hit<'_>) -> Option<State> {
         let Content::Narrow(id) = packed.content() else { return None };
         let limit = self.limits.get(id);
-        Some(packed.state(limit, |last| start_on_the_clock(limit, self::window(hit, limit), last)))
+        Some(packed.state(limit, |last| start_on_the_clock(limit, window(hit, limit), last)))
     }
 
     /// A key that is not there begins with what its rule's overflow bucket has used, and stays in that bucket
@@ -229,16 +230,6 @@ impl MemoryStore {
             return state.last().after(*window) <= now;
         }
         state.is_as_good_as_new(limit, now, Window::Own)
-    }
-}
-
-#[inline]
-pub(super) fn window(hit: &Hit<'_>, limit: &Limit) -> Window {
-    match limit.algorithm() {
-        Algorithm::FixedWindow { phase: Phase::Spread, window, .. } => {
-            Window::Spread(hit.key.spread(*window))
-        }
-        _ => Window::Own,
     }
 }
 

@@ -4,6 +4,8 @@
 //! attribute. A literal after the name of a known attribute is a condition (`endpoint:/api/search` counts only
 //! requests to that path); any other literal is a label.
 
+mod encode;
+
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -330,19 +332,27 @@ impl Hash for Key<'_> {
         state.write_u64(self.space.digest[0]);
         state.write_u64(self.space.digest[1]);
         for value in &self.values {
-            match value {
-                KeyValue::Missing => state.write_u64(0),
-                KeyValue::Text(text) => {
-                    state.write_u64(1 << 56 | u64::try_from(text.len()).unwrap_or(u64::MAX >> 8));
-                    state.write(text.as_bytes());
-                }
-                KeyValue::Network(IpAddr::V4(address)) => {
-                    state.write_u64(2 << 56 | u64::from(address.to_bits()));
-                }
-                KeyValue::Network(IpAddr::V6(address)) => {
-                    state.write_u64(3 << 56);
-                    state.write(&address.octets());
-                }
+            value.hash(state);
+        }
+    }
+}
+
+/// Written out, because nodes of different builds must agree: tag and length, then bytes.
+impl Hash for KeyValue<'_> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            KeyValue::Missing => state.write_u64(0),
+            KeyValue::Text(text) => {
+                state.write_u64(1 << 56 | u64::try_from(text.len()).unwrap_or(u64::MAX >> 8));
+                state.write(text.as_bytes());
+            }
+            KeyValue::Network(IpAddr::V4(address)) => {
+                state.write_u64(2 << 56 | u64::from(address.to_bits()));
+            }
+            KeyValue::Network(IpAddr::V6(address)) => {
+                state.write_u64(3 << 56);
+                state.write(&address.octets());
             }
         }
     }

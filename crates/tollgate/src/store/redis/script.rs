@@ -1,0 +1,213 @@
+//! The script, what is sent to it, and what its answer means.
+
+use redis::Value;
+use smallvec::SmallVec;
+use tollgate_core::algorithm::{Answer, Bucket, Demand, calendar_windows};
+use tollgate_core::limit::{Algorithm, Opening, Phase, Ticks};
+use tollgate_core::{Enforcement, Hit, Micros, Timestamp, Verdict, Verdicts};
+
+use super::state::{self, Fields};
+use crate::store::window;
+
+/// Decides a whole request.
+pub(super) const CODE: &str = include_str!("charge.lua");
+
+/// Beyond what any limit holds, and still exact in Lua.
+const BEYOND: u64 = 1 << 53;
+
+/// What is done to the buckets of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Charge,
+    Peek,
+    Refund,
+    Reset,
+}
+
+impl Verb {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Verb::Charge => "charge",
+            Verb::Peek => "peek",
+            Verb::Refund => "refund",
+            Verb::Reset => "reset",
+        }
+    }
+}
+
+/// A hit as the script reads it. Windows of a calendar are those around an instant.
+pub(super) fn pack(hit: &Hit<'_>, around: Timestamp, out: &mut Vec<u8>) {
+    let limit = hit.limit;
+    let calendar = match limit.algorithm() {
+        Algorithm::FixedWindow { phase: Phase::Calendar(calendar), .. } => Some(calendar),
+        _ => None,
+    };
+    // Seven is no state's tag: windows of a calendar are stored as any other.
+    out.push(if calendar.is_some() { 7 } else { state::tag(limit.algorithm_name()) });
+    out.push(u8::from(hit.enforcement == Enforcement::Shadow));
+    let Demand { cost, patience } = hit.demand;
+    let mut put = |number: u64| state::put(number.min(BEYOND).cast_signed(), out);
+    put(cost);
+    put(patience.get());
+    match limit.algorithm() {
+        Algorithm::TokenBucket(refill) => {
+            [refill.capacity(), refill.rate(), refill.units(), 0].into_iter().for_each(put);
+        }
+        Algorithm::LeakyBucket { refill, free } => {
+            [refill.capacity(), refill.rate(), refill.units(), *free].into_iter().for_each(put);
+        }
+        Algorithm::TokenBucketInterval(refill) => {
+            let aligned = u64::from(refill.ticks() == Ticks::Aligned);
+            [refill.count(), refill.interval().get(), refill.capacity(), aligned].into_iter().for_each(put);
+        }
+        Algorithm::FixedWindow { limit, phase: Phase::Calendar(calendar), .. } => {
+            put(*limit);
+            for border in calendar_windows(calendar, around) {
+                state::put(border.as_micros(), out);
+            }
+        }
+        Algorithm::FixedWindow { limit, window, phase } => {
+            let offset = if *phase == Phase::Spread { hit.key.spread(*window) } else { Micros::ZERO };
+            let first = u64::from(*phase == Phase::First);
+            [*limit, window.get(), offset.get(), first].into_iter().for_each(put);
+        }
+        Algorithm::SlidingWindowLog { limit, window } => [*limit, window.get()].into_iter().for_each(put),
+        Algorithm::SlidingWindowCounter { limit, window, opens } => {
+            let first = u64::from(*opens == Opening::First);
+            [*limit, window.get(), first].into_iter().for_each(put);
+        }
+    }
+}
+
+/// What the script answered.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// It decided.
+    Done(Done),
+    /// Nothing was done: a calendar's windows did not reach to Redis' time, which is this.
+    OtherTime(Timestamp),
+}
+
+/// A decision of the script.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) now: Timestamp,
+    pub(super) passes: bool,
+    pub(super) clock_steps: u64,
+    pub(super) foreign: u64,
+    stored: SmallVec<[Vec<u8>; 4]>,
+}
+
+impl Reply {
+    /// Reads an answer to so many hits; none when it is not one.
+    pub(super) fn read(value: Value, hits: usize) -> Option<Self> {
+        let Value::Array(elements) = value else { return None };
+        let mut elements = elements.into_iter();
+        let mut number = || match elements.next() {
+            Some(Value::Int(number)) => Some(number),
+            _ => None,
+        };
+        let now = Timestamp::from_micros(number()?);
+        let Some(passes) = number() else { return Some(Reply::OtherTime(now)) };
+        let (clock_steps, foreign) = (number()?.unsigned_abs(), number()?.unsigned_abs());
+        let stored: SmallVec<_> = elements
+            .map(|element| match element {
+                Value::BulkString(bytes) => Some(bytes),
+                _ => None,
+            })
+            .collect::<Option<_>>()?;
+        let done = Done { now, passes: passes == 1, clock_steps, foreign, stored };
+        (done.stored.len() == hits || done.stored.is_empty()).then_some(Reply::Done(done))
+    }
+}
+
+/// A bucket while the answer is read: what core makes of what was stored, or the numbers of a log.
+#[derive(Debug)]
+enum Seen<'h> {
+    Bucket { bucket: Bucket<'h>, known: bool, asked_before: u64 },
+    Log(Verdict),
+}
+
+impl Done {
+    /// The verdict on each hit: what core says to what was stored, at the script's instant.
+    ///
+    /// `same` tells which earlier hit has the same key. None when the answer makes no sense.
+    pub(super) fn verdicts<'h>(
+        &self,
+        verb: Verb,
+        hits: &[Hit<'h>],
+        same: impl Fn(usize) -> Option<usize>,
+        verdicts: &mut Verdicts,
+    ) -> Option<()> {
+        let mut seen: SmallVec<[Seen<'h>; 4]> = SmallVec::new();
+        let mut asked: SmallVec<[(usize, Answer); 4]> = SmallVec::new();
+        for (index, hit) in hits.iter().enumerate() {
+            let place = match same(index) {
+                Some(earlier) => asked[earlier].0,
+                None => {
+                    seen.push(self.see(hit, self.stored.get(index).map_or(&[], Vec::as_slice))?);
+                    seen.len() - 1
+                }
+            };
+            asked.push((place, seen[place].ask(verb, hit)));
+        }
+        for (hit, (place, answer)) in hits.iter().zip(asked) {
+            verdicts.push(seen[place].settle(verb, hit, answer, self.passes));
+        }
+        Some(())
+    }
+
+    fn see<'h>(&self, hit: &Hit<'h>, stored: &[u8]) -> Option<Seen<'h>> {
+        if let Algorithm::SlidingWindowLog { .. } = hit.limit.algorithm()
+            && !stored.is_empty()
+        {
+            return log_numbers(hit, stored).map(Seen::Log);
+        }
+        let state = state::decode(hit.limit.algorithm_name(), stored);
+        let known = state.is_some();
+        let bucket = Bucket::open(hit.limit, state, self.now, window(hit, hit.limit));
+        Some(Seen::Bucket { bucket, known, asked_before: 0 })
+    }
+}
+
+impl Seen<'_> {
+    fn ask(&mut self, verb: Verb, hit: &Hit<'_>) -> Answer {
+        match self {
+            Seen::Bucket { bucket, asked_before, .. } if verb == Verb::Charge || verb == Verb::Peek => {
+                let Demand { cost, patience } = hit.demand;
+                let sum = if cost == 0 { 0 } else { cost.saturating_add(*asked_before) };
+                let answer = bucket.ask(Demand { cost: sum, patience });
+                if answer.allowed() || hit.enforcement == Enforcement::Enforce {
+                    *asked_before = asked_before.saturating_add(cost);
+                }
+                answer
+            }
+            _ => Answer::Pass { delay: Micros::ZERO },
+        }
+    }
+
+    /// Does to the bucket what the script did, and answers the numbers.
+    fn settle(&mut self, verb: Verb, hit: &Hit<'_>, answer: Answer, passes: bool) -> Verdict {
+        match self {
+            Seen::Log(verdict) => *verdict,
+            Seen::Bucket { bucket, known, .. } => {
+                let charged = answer.allowed() && (passes || hit.enforcement == Enforcement::Shadow);
+                match verb {
+                    Verb::Charge if charged => bucket.take(hit.demand.cost),
+                    Verb::Refund if *known => bucket.refund(hit.demand.cost),
+                    _ => {}
+                }
+                bucket.verdict(answer)
+            }
+        }
+    }
+}
+
+fn log_numbers(hit: &Hit<'_>, bytes: &[u8]) -> Option<Verdict> {
+    let mut fields = Fields(bytes);
+    let (_, allowed, remaining) = (fields.byte()?, fields.byte()? == 1, fields.number()?);
+    let mut wait = || fields.signed().map(|wait| u64::try_from(wait).ok().map(Micros::new));
+    let (retry_after, reset_after, more_after) = (wait()?, wait()?.unwrap_or(Micros::ZERO), wait()?);
+    let limit = hit.limit.capacity();
+    Some(Verdict { allowed, limit, remaining, retry_after, reset_after, delay: Micros::ZERO, more_after })
+}

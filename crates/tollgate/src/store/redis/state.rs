@@ -1,0 +1,150 @@
+//! What a bucket looks like in Redis: a few packed integers, as `charge.lua` reads and writes them.
+//!
+//! One byte says which algorithm wrote it; integers follow, little end first, seven bytes each unless noted:
+//!
+//! | algorithm | after the first byte |
+//! |---|---|
+//! | token bucket, leaky bucket | debt, units in a token, last write |
+//! | interval bucket | used, anchor, last write |
+//! | fixed window | count, start of the window, last write |
+//! | sliding window counter | previous and current count (four bytes each), start of the window, last write |
+//! | sliding window log | a list: cost of all entries (four bytes), last write; then instant and cost (four) of each |
+
+use tollgate_core::Timestamp;
+use tollgate_core::algorithm::{Count, Counts, Debt, Entry, Log, Spent, State};
+use tollgate_core::limit::AlgorithmName;
+
+/// The first byte of what an algorithm stores.
+pub(super) const fn tag(algorithm: AlgorithmName) -> u8 {
+    match algorithm {
+        AlgorithmName::TokenBucket => 1,
+        AlgorithmName::TokenBucketInterval => 2,
+        AlgorithmName::LeakyBucket => 3,
+        AlgorithmName::FixedWindow => 4,
+        AlgorithmName::SlidingWindowLog => 5,
+        AlgorithmName::SlidingWindowCounter => 6,
+    }
+}
+
+/// Reads packed integers from the front of some bytes.
+#[derive(Debug)]
+pub(super) struct Fields<'b>(pub(super) &'b [u8]);
+
+impl Fields<'_> {
+    pub(super) fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn short(&mut self) -> Option<u32> {
+        self.bytes().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn signed(&mut self) -> Option<i64> {
+        let [a, b, c, d, e, f, g] = self.bytes()?;
+        // The sign is in the highest of seven bytes: shift it up and back.
+        Some(i64::from_le_bytes([0, a, b, c, d, e, f, g]) >> 8)
+    }
+
+    pub(super) fn number(&mut self) -> Option<u64> {
+        self.signed().and_then(|number| u64::try_from(number).ok())
+    }
+
+    fn instant(&mut self) -> Option<Timestamp> {
+        self.signed().map(Timestamp::from_micros)
+    }
+}
+
+/// The state of an algorithm; none where the bytes are another's or nobody's.
+pub(super) fn decode(algorithm: AlgorithmName, bytes: &[u8]) -> Option<State> {
+    let mut fields = Fields(bytes);
+    if fields.byte()? != tag(algorithm) {
+        return None;
+    }
+    let state = match algorithm {
+        AlgorithmName::TokenBucket => State::TokenBucket(debt(&mut fields)?),
+        AlgorithmName::LeakyBucket => State::LeakyBucket(debt(&mut fields)?),
+        AlgorithmName::TokenBucketInterval => State::TokenBucketInterval(Spent {
+            used: fields.number()?,
+            anchor: fields.instant()?,
+            last: fields.instant()?,
+        }),
+        AlgorithmName::FixedWindow => State::FixedWindow(Count {
+            count: fields.number()?,
+            start: fields.instant()?,
+            last: fields.instant()?,
+        }),
+        AlgorithmName::SlidingWindowCounter => State::SlidingWindowCounter(Counts {
+            prev: fields.short()?.into(),
+            curr: fields.short()?.into(),
+            start: fields.instant()?,
+            last: fields.instant()?,
+        }),
+        AlgorithmName::SlidingWindowLog => return None,
+    };
+    fields.0.is_empty().then_some(state)
+}
+
+fn debt(fields: &mut Fields<'_>) -> Option<Debt> {
+    let (debt, p, last) = (fields.number()?, fields.number()?.max(1), fields.instant()?);
+    Some(Debt { debt, p, last })
+}
+
+/// A log, from the elements of its list.
+pub(super) fn decode_log(elements: &[Vec<u8>]) -> Option<State> {
+    let (head, entries) = elements.split_first()?;
+    let mut fields = Fields(head);
+    if fields.byte()? != tag(AlgorithmName::SlidingWindowLog) {
+        return None;
+    }
+    let (sum, last) = (fields.short()?.into(), fields.instant()?);
+    let entry = |bytes: &Vec<u8>| {
+        let mut fields = Fields(bytes);
+        Some(Entry { at: fields.instant()?, cost: fields.short()? })
+    };
+    let entries = entries.iter().map(entry).collect::<Option<_>>()?;
+    Some(State::SlidingWindowLog(Log { entries, sum, last }))
+}
+
+/// Appends an integer in seven bytes.
+pub(super) fn put(number: i64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&number.to_le_bytes()[..7]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seven_bytes_keep_every_instant_and_its_sign() {
+        for number in [0, 1, -1, 255, -256, (1 << 53) - 1, -(1 << 53), (1 << 55) - 1, -(1 << 55)] {
+            let mut bytes = Vec::new();
+            put(number, &mut bytes);
+            assert_eq!(bytes.len(), 7);
+            assert_eq!(Fields(&bytes).signed(), Some(number));
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_state_of_the_algorithm_is_none() {
+        let mut bytes = vec![1];
+        [7, 3, 9].into_iter().for_each(|number| put(number, &mut bytes));
+        let last = Timestamp::from_micros(9);
+        assert_eq!(
+            decode(AlgorithmName::TokenBucket, &bytes),
+            Some(State::TokenBucket(Debt { debt: 7, p: 3, last }))
+        );
+        assert_eq!(decode(AlgorithmName::LeakyBucket, &bytes), None);
+        assert_eq!(decode(AlgorithmName::TokenBucket, &bytes[..21]), None);
+        bytes.push(0);
+        assert_eq!(decode(AlgorithmName::TokenBucket, &bytes), None);
+        assert_eq!(decode(AlgorithmName::TokenBucket, b""), None);
+    }
+}
