@@ -67,17 +67,18 @@ async fn axum_plans_refuses_the_fourth_request_on_the_free_plan_and_not_on_the_o
 #[tokio::test]
 async fn the_walk_of_the_guide_ends_as_it_says() {
     let page = include_str!("../../../docs/guide/axum.md");
-    let block = |language: &str| {
-        let mut blocks = page.split("\n```").skip(1).step_by(2).map(|block| block.split_once('\n').unwrap());
-        move || blocks.find(|(of, _)| *of == language).map(|(_, text)| text.trim()).unwrap()
-    };
     let example = Example::start("axum_plans");
-    let walk = block("sh")().replace("127.0.0.1:3000", &example.address.to_string());
+    let walk = blocks(page, "sh")[0].replace("127.0.0.1:3000", &example.address.to_string());
     let output = Command::new("bash").args(["-c", &walk]).output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap().replace('\r', "");
-    let mut texts = block("text");
-    assert!(texts().contains("--example axum_plans"));
-    assert_eq!(printed.trim(), texts(), "is `curl` installed?");
+    assert!(blocks(page, "text")[0].contains("--example axum_plans"));
+    assert_eq!(printed.trim(), blocks(page, "text")[1], "is `curl` installed?");
+}
+
+/// The fenced blocks of a page in one language.
+fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
+    let blocks = page.split("\n```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'));
+    blocks.filter(|(of, _)| *of == language).map(|(_, text)| text.trim()).collect()
 }
 
 #[tokio::test]
