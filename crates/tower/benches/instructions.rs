@@ -23,6 +23,7 @@ use tollgate::{Limiter, MemoryStore, rules};
 use tollgate_bench::instructions;
 use tollgate_tower::{Identify, TollgateLayer};
 use tower::Service as _;
+use tower::util::MapRequestLayer;
 
 const REQUESTS: u64 = 1_000;
 const ONE: &str = r#"rules: [{ name: per-user, key: "user:{user_id}", limit: 1000000000/h }]"#;
@@ -44,7 +45,7 @@ fn main() {
         };
         let bare = count("bare");
         println!("{way:8} bare     {bare:6}");
-        for what in ["none", "one", "three"] {
+        for what in ["a layer", "none", "one", "three"] {
             let all = count(what);
             println!("{way:8} {what:8} {all:6}  +{}", all - bare);
         }
@@ -65,6 +66,8 @@ fn app(what: &str) -> Router {
     let app = Router::new().route("/api/search", get(async || "ok"));
     let rules = match what {
         "bare" => return app,
+        // What axum makes of any layer, also one that does nothing.
+        "a layer" => return app.layer(MapRequestLayer::new(|request: Request| request)),
         "none" => "rules: []",
         "one" => ONE,
         _ => THREE,

@@ -224,7 +224,7 @@ impl Identify {
     pub fn describe<'a>(&'a self, request: &'a Parts) -> Descriptor<'a> {
         let mut facts = Descriptor::new();
         match self.peer.as_ref().map_or_else(|| known_peer(request), |find| find(request)) {
-            Some(peer) => facts = facts.with_ip(self.proxies.client(peer, &request.headers)),
+            Some(peer) => facts.set_ip(self.proxies.client(peer, &request.headers)),
             None => self.warn_once(),
         }
         facts.set("endpoint", request.uri.path());
