@@ -87,7 +87,9 @@ where
                     return Ok(refusal.into_response(Protocol::of(&parts)).map(ResponseBody::refusal));
                 }
             };
-            keeper.limiter.clock().sleep(delay).await;
+            if delay > Micros::ZERO {
+                keeper.limiter.clock().sleep(delay).await;
+            }
             Ok(passed(inner.call(Request::from_parts(parts, body)).await?, headers))
         })
     }

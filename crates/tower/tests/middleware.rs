@@ -267,11 +267,9 @@ impl Service<Request<Body>> for Shy {
     }
 }
 
-#[tokio::test]
-async fn readiness_and_errors_are_the_inner_services() {
-    let (limiter, _) = limiter(r#"  - { key: global, limit: 10/s }"#);
+async fn is_as_ready_as_what_is_behind<S: Store>(layer: TollgateLayer<S>) {
     let shy = Shy::default();
-    let mut service = TollgateLayer::new(limiter).layer(shy.clone());
+    let mut service = layer.layer(shy.clone());
     shy.busy.store(true, Ordering::SeqCst);
     let ready = poll_fn(|context| Poll::Ready(service.poll_ready(context).is_ready())).await;
     assert!(!ready, "a busy service makes a busy gate");
@@ -281,6 +279,14 @@ async fn readiness_and_errors_are_the_inner_services() {
         let error = service.ready().await.unwrap().call(request).await.unwrap_err();
         assert_eq!(error, "its own error", "the service that was found ready is the one called");
     }
+}
+
+#[tokio::test]
+async fn readiness_and_errors_are_the_inner_services() {
+    is_as_ready_as_what_is_behind(TollgateLayer::new(limiter(r#"  - { key: global, limit: 10/s }"#).0)).await;
+    // And where the store has to be waited for.
+    let rules = rules::parse("rules.yaml", "rules: [{ key: global, limit: 1/s }]").unwrap();
+    is_as_ready_as_what_is_behind(TollgateLayer::new(Limiter::new(rules, Gone(Clock::system())))).await;
 }
 
 /// A store that is never there.
