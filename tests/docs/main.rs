@@ -1,6 +1,6 @@
 //! The documentation, tried out: rules parse, commands print what is pasted, links lead somewhere.
 //!
-//! The Rust snippets of the README and the guide are doctests of the `tollgate` crate. Everything else is here:
+//! The Rust snippets of the README and the guide are doctests of the crates they are about. Everything else is here:
 //!
 //! ```text
 //! yaml       a rules file
@@ -24,8 +24,9 @@ use tollgate::rules;
 use markdown::Page;
 use program::{Server, root};
 
-/// Pages whose Rust snippets are doctests, in `crates/tollgate/src/lib.rs`.
-const WITH_DOCTESTS: [&str; 2] = ["README.md", "docs/guide/library.md"];
+/// Pages whose Rust snippets are doctests, in the `lib.rs` of `crates/tollgate` and `crates/tower`.
+const WITH_DOCTESTS: [&str; 4] =
+    ["README.md", "docs/guide/library.md", "docs/guide/axum.md", "docs/guide/login.md"];
 
 #[test]
 fn every_rules_file_in_the_docs_is_one() {
@@ -64,7 +65,7 @@ fn every_rust_snippet_is_compiled() {
         for block in page.blocks("rust") {
             assert!(
                 WITH_DOCTESTS.contains(&&*page.name()),
-                "{}: nobody compiles this; include the page in `tollgate`'s `Snippets`",
+                "{}: nobody compiles this; include the page in a crate's `Snippets`",
                 page.place(block.first)
             );
         }

@@ -60,8 +60,14 @@ impl<'a> Descriptor<'a> {
     /// The same request with the client's address.
     #[must_use]
     pub fn with_ip(mut self, address: IpAddr) -> Self {
-        self.put(Name::new(Cow::Borrowed(IP)), Value::Ip(address.to_canonical()));
+        self.set_ip(address);
         self
+    }
+
+    /// Adds the client's address.
+    #[inline]
+    pub fn set_ip(&mut self, address: IpAddr) {
+        self.put(Name::new(Cow::Borrowed(IP)), Value::Ip(address.to_canonical()));
     }
 
     /// Adds one more fact.

@@ -41,8 +41,8 @@ impl RateLimitHeaders {
             limit: speaker.verdict.limit,
             remaining: speaker.verdict.remaining,
             reset: Micros::new(u64::try_from(reset.as_micros()).unwrap_or(0)).ceil_secs(),
-            policy: String::new(),
-            state: String::new(),
+            policy: String::with_capacity(64 * decision.tiers().len()),
+            state: String::with_capacity(64 * decision.tiers().len()),
             retry_after: retry_after(decision, speaker),
         };
         for tier in decision.tiers().iter().filter(|tier| tier.speaks()) {
@@ -58,14 +58,14 @@ impl RateLimitHeaders {
             self.state.push_str(", ");
         }
         push_string(&mut self.policy, label);
-        push_integer(&mut self.policy, "q", tier.verdict.limit);
+        push_integer(&mut self.policy, ";q=", tier.verdict.limit);
         if let Some(window) = limit.and_then(window_secs) {
-            push_integer(&mut self.policy, "w", window);
+            push_integer(&mut self.policy, ";w=", window);
         }
         push_string(&mut self.state, label);
-        push_integer(&mut self.state, "r", tier.verdict.remaining);
+        push_integer(&mut self.state, ";r=", tier.verdict.remaining);
         if let Some(more_after) = tier.verdict.more_after {
-            push_integer(&mut self.state, "t", more_after.ceil_secs());
+            push_integer(&mut self.state, ";t=", more_after.ceil_secs());
         }
     }
 }
@@ -93,6 +93,16 @@ fn window_secs(limit: &Limit) -> Option<u64> {
 /// A structured-field String; what it cannot hold is percent-encoded.
 fn push_string(out: &mut String, text: &str) {
     out.push('"');
+    let stands_for_itself = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    if text.bytes().all(stands_for_itself) {
+        out.push_str(text);
+    } else {
+        push_escaped(out, text);
+    }
+    out.push('"');
+}
+
+fn push_escaped(out: &mut String, text: &str) {
     for character in text.chars() {
         match character {
             '"' | '\\' => {
@@ -108,11 +118,11 @@ fn push_string(out: &mut String, text: &str) {
             }
         }
     }
-    out.push('"');
 }
 
 fn push_integer(out: &mut String, name: &str, value: u64) {
-    let _ = write!(out, ";{name}={}", value.min(MAX_FIELD_INTEGER));
+    out.push_str(name);
+    out.push_str(itoa::Buffer::new().format(value.min(MAX_FIELD_INTEGER)));
 }
 
 #[cfg(test)]

@@ -9,16 +9,12 @@ use axum::response::{IntoResponse, Response};
 use tollgate::core::RateLimitHeaders;
 use tollgate::json::{Attributes, Whole};
 use tollgate::{Answer, Descriptor, Outcome};
+use tollgate_tower::write_headers;
 
 use super::body::{CheckBody, DecisionBody};
 use super::problem::Problem;
 use super::{App, MAX_BODY_BYTES};
 
-const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const STATE: HeaderName = HeaderName::from_static("ratelimit");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
@@ -82,7 +78,7 @@ fn respond(app: &App, answer: &Answer, request: &Descriptor<'_>, asked: &HeaderM
     let body = DecisionBody::new(answer, request, Some(app.ids.next()));
     let mut response = (status, Json(body)).into_response();
     if let Some(values) = RateLimitHeaders::of(answer, answer.rules(), answer.at()) {
-        write_headers(values, response.headers_mut());
+        write_headers(&values, response.headers_mut());
     }
     if always_ok {
         response.headers_mut().insert(APPLIED, HeaderValue::from_static("status=200"));
@@ -94,18 +90,4 @@ fn respond(app: &App, answer: &Answer, request: &Descriptor<'_>, asked: &HeaderM
 fn prefers_200(headers: &HeaderMap) -> bool {
     let preferences = headers.get_all(PREFER).into_iter().filter_map(|value| value.to_str().ok());
     preferences.flat_map(|value| value.split(',')).any(|preference| preference.trim() == "status=200")
-}
-
-fn write_headers(values: RateLimitHeaders, headers: &mut HeaderMap) {
-    headers.insert(X_LIMIT, values.limit.into());
-    headers.insert(X_REMAINING, values.remaining.into());
-    headers.insert(X_RESET, values.reset.into());
-    // Rule names are encoded into printable ASCII before they come here.
-    if let (Ok(policy), Ok(state)) = (values.policy.try_into(), values.state.try_into()) {
-        headers.insert(POLICY, policy);
-        headers.insert(STATE, state);
-    }
-    if let Some(seconds) = values.retry_after {
-        headers.insert(axum::http::header::RETRY_AFTER, seconds.into());
-    }
 }

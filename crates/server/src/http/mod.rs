@@ -5,13 +5,13 @@ mod check;
 mod problem;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
 use axum::routing::{get, post};
 use tollgate::{AnyStore, Limiter};
+use tollgate_tower::DecisionIds;
 
 pub use body::DecisionBody;
 use problem::Problem;
@@ -30,28 +30,6 @@ impl App {
     /// An application over a limiter.
     pub fn new(limiter: Arc<Limiter<AnyStore>>) -> Self {
         App { limiter, ids: Arc::new(DecisionIds::new()) }
-    }
-}
-
-/// Gives every decision a name that no other decision has, on any node.
-#[derive(Debug)]
-struct DecisionIds {
-    process: u64,
-    next: AtomicU64,
-}
-
-impl DecisionIds {
-    fn new() -> Self {
-        let mut process = [0; 8];
-        // Without randomness names are only unique within this process; nothing else hangs on it.
-        if let Err(error) = getrandom::fill(&mut process) {
-            tracing::warn!(%error, "no randomness for decision ids");
-        }
-        DecisionIds { process: u64::from_le_bytes(process), next: AtomicU64::new(0) }
-    }
-
-    fn next(&self) -> String {
-        format!("{:016x}{:08x}", self.process, self.next.fetch_add(1, Ordering::Relaxed))
     }
 }
 

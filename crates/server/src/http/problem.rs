@@ -1,36 +1,24 @@
 //! Errors as `application/problem+json`: what is wrong, where, and what was expected.
 
-use axum::Json;
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::body::Body;
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 
 /// An answer that is no decision.
-#[derive(Debug, Serialize)]
-pub(crate) struct Problem {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    title: &'static str,
-    #[serde(serialize_with = "code")]
-    status: StatusCode,
-    detail: String,
-    /// Where in the body, as in `attributes.user_id`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<String>,
-}
-
-fn code<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(status.as_u16())
-}
+#[derive(Debug)]
+pub(crate) struct Problem(tollgate_tower::Problem);
 
 impl Problem {
     fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
-        Problem { kind: "about:blank", title, status, detail: detail.into(), path: None }
+        Problem(tollgate_tower::Problem::new(status, title, detail))
     }
 
     pub(crate) fn bad_body(path: &str, detail: impl Into<String>) -> Self {
-        let path = (path != "." && path != "?").then(|| path.to_owned()); // `.` is the whole, `?` is nowhere
-        Problem { path, ..Self::new(StatusCode::BAD_REQUEST, "the body does not fit", detail) }
+        let Problem(problem) = Self::new(StatusCode::BAD_REQUEST, "the body does not fit", detail);
+        match path {
+            "." | "?" => Problem(problem), // the whole, or nowhere
+            path => Problem(problem.at(path)),
+        }
     }
 
     pub(crate) fn too_large(largest: usize) -> Self {
@@ -55,9 +43,6 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(&self)).into_response();
-        let kind = HeaderValue::from_static("application/problem+json");
-        response.headers_mut().insert(header::CONTENT_TYPE, kind);
-        response
+        self.0.into_response().map(Body::from)
     }
 }

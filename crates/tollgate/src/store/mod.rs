@@ -75,6 +75,11 @@ pub trait Store: Send + Sync + 'static {
     /// The clock of this process that waits for this store are counted on.
     fn clock(&self) -> &Clock;
 
+    /// Whether its futures are ready when they are first asked: it waits for nobody.
+    fn answers_at_once(&self) -> bool {
+        false
+    }
+
     /// What is remembered of the bucket of a hit; `None` when it is as good as new.
     ///
     /// # Errors
@@ -105,6 +110,7 @@ pub enum StoreError {
 }
 
 /// Words with which a Redis refuses.
+#[cfg(feature = "redis")]
 const REJECTIONS: [&str; 14] = [
     "BUSY",
     "CLUSTERDOWN",
@@ -213,6 +219,14 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => store.clock(),
             #[cfg(feature = "redis")]
             AnyStore::Redis(store) => store.clock(),
+        }
+    }
+
+    fn answers_at_once(&self) -> bool {
+        match self {
+            AnyStore::Memory(store) => store.answers_at_once(),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.answers_at_once(),
         }
     }
 

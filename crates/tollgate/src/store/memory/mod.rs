@@ -280,6 +280,10 @@ impl Store for MemoryStore {
         &self.clock
     }
 
+    fn answers_at_once(&self) -> bool {
+        true
+    }
+
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
         let hash = self.hash(&hit.key);
         let shard = self.lock(self.shard_of(hash));

@@ -1,0 +1,78 @@
+//! From a decision that lets nobody pass to the answer in the caller's protocol.
+
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{Response, StatusCode};
+use tollgate::core::RateLimitHeaders;
+use tollgate::{Answer, Micros};
+
+use crate::grpc;
+use crate::headers::write_headers;
+use crate::problem::Problem;
+
+/// Why a request goes no further, ready to be answered.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    problem: Problem,
+    headers: Option<RateLimitHeaders>,
+    /// The wait that helps, where one does.
+    retry_after: Option<Micros>,
+}
+
+/// What the caller speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Status, headers and `application/problem+json`.
+    Http,
+    /// 200 without a body; the status is in `grpc-status`.
+    Grpc,
+    /// The same for browsers.
+    GrpcWeb,
+}
+
+impl Protocol {
+    /// What a request speaks, by its content type.
+    pub fn of(request: &Parts) -> Self {
+        let kind = request.headers.get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+        let is =
+            |prefix: &[u8]| kind.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+        match () {
+            () if is(b"application/grpc-web") => Protocol::GrpcWeb,
+            () if is(b"application/grpc") => Protocol::Grpc,
+            () => Protocol::Http,
+        }
+    }
+}
+
+impl Refusal {
+    /// A decision that lets nobody pass, and its name.
+    pub fn of(answer: &Answer, decision_id: String) -> Self {
+        Refusal {
+            problem: Problem::refusal(answer, decision_id),
+            headers: RateLimitHeaders::of(answer, answer.rules(), answer.at()),
+            retry_after: answer.retry_after(),
+        }
+    }
+
+    /// The answer in the caller's protocol.
+    pub fn into_response(self, protocol: Protocol) -> Response<Vec<u8>> {
+        let mut response = match protocol {
+            Protocol::Http => self.problem.into_response(),
+            Protocol::Grpc => self.status().into_response("application/grpc"),
+            Protocol::GrpcWeb => self.status().into_response("application/grpc-web+proto"),
+        };
+        if let Some(values) = &self.headers {
+            write_headers(values, response.headers_mut());
+        }
+        response
+    }
+
+    fn status(&self) -> grpc::Status<'_> {
+        let code = match self.problem.status() {
+            StatusCode::TOO_MANY_REQUESTS => grpc::Code::ResourceExhausted,
+            StatusCode::FORBIDDEN => grpc::Code::PermissionDenied,
+            _ => grpc::Code::Unavailable,
+        };
+        grpc::Status { code, message: self.problem.detail(), retry_after: self.retry_after }
+    }
+}

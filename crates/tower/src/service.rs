@@ -1,0 +1,169 @@
+//! The service: one request from its arrival to its answer.
+
+use std::fmt;
+use std::mem;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{Request, Response};
+use tollgate::core::RateLimitHeaders;
+use tollgate::{Limiter, Micros, Store};
+use tower_service::Service;
+
+use crate::body::ResponseBody;
+use crate::future::{ResponseFuture, passed};
+use crate::identify::Identify;
+use crate::ids::DecisionIds;
+use crate::patience::Patience;
+use crate::refusal::{Protocol, Refusal};
+
+/// How long a request is held if nobody says otherwise.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// A service behind the gate; [`TollgateLayer`](crate::TollgateLayer) makes it.
+pub struct Tollgate<T, S> {
+    inner: T,
+    keeper: Arc<Keeper<S>>,
+}
+
+/// What all services of a layer share: everything but the service.
+pub(crate) struct Keeper<S> {
+    limiter: Arc<Limiter<S>>,
+    ids: Arc<DecisionIds>,
+    pub(crate) identify: Arc<Identify>,
+    pub(crate) cost: Option<Arc<CostOf>>,
+    pub(crate) patience: Patience,
+}
+
+type CostOf = dyn Fn(&Parts) -> u64 + Send + Sync;
+
+impl<T, S> Tollgate<T, S> {
+    pub(crate) const fn new(inner: T, keeper: Arc<Keeper<S>>) -> Self {
+        Tollgate { inner, keeper }
+    }
+}
+
+impl<T, S, B, R> Service<Request<B>> for Tollgate<T, S>
+where
+    T: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    T::Future: Send,
+    S: Store,
+    B: Send + 'static,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = T::Error;
+    type Future = ResponseFuture<T::Future, R, T::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let checked = match self.keeper.check_now(&parts) {
+            Some(Ok(Pass { headers, delay: Micros::ZERO })) => {
+                return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)), headers);
+            }
+            Some(Err(refusal)) => {
+                return ResponseFuture::refused(refusal.into_response(Protocol::of(&parts)));
+            }
+            checked => checked,
+        };
+        // The service that was found ready is the one to call; its clone has to be asked again.
+        let clone = self.inner.clone();
+        let mut inner = mem::replace(&mut self.inner, clone);
+        let keeper = Arc::clone(&self.keeper);
+        ResponseFuture::waiting(async move {
+            let checked = match checked {
+                Some(checked) => checked,
+                None => keeper.check(&parts).await,
+            };
+            let Pass { headers, delay } = match checked {
+                Ok(pass) => pass,
+                Err(refusal) => {
+                    return Ok(refusal.into_response(Protocol::of(&parts)).map(ResponseBody::refusal));
+                }
+            };
+            if delay > Micros::ZERO {
+                keeper.limiter.clock().sleep(delay).await;
+            }
+            Ok(passed(inner.call(Request::from_parts(parts, body)).await?, headers))
+        })
+    }
+}
+
+/// What an admitted request is told, and how long it is held. The decision itself, and the rules that made it, are not
+/// kept meanwhile.
+struct Pass {
+    headers: Option<RateLimitHeaders>,
+    delay: Micros,
+}
+
+impl<S: Store> Keeper<S> {
+    pub(crate) fn new(limiter: Arc<Limiter<S>>) -> Self {
+        Keeper {
+            limiter,
+            ids: Arc::new(DecisionIds::new()),
+            identify: Arc::new(Identify::new()),
+            cost: None,
+            patience: Patience { max_wait: MAX_WAIT.into(), header: None },
+        }
+    }
+
+    /// Identifies a request and checks it.
+    async fn check(&self, request: &Parts) -> Result<Pass, Refusal> {
+        let facts = self.identify.describe(request);
+        let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
+        let answer = self.limiter.check_within(&facts, cost, self.patience.of(request)).await;
+        if !answer.allowed() {
+            return Err(Refusal::of(&answer, self.ids.next()));
+        }
+        let headers = RateLimitHeaders::of(&answer, answer.rules(), answer.at());
+        Ok(Pass { headers, delay: answer.delay() })
+    }
+
+    /// The same where the store waits for nobody: then nothing is put on the heap to wait in.
+    fn check_now(&self, request: &Parts) -> Option<Result<Pass, Refusal>> {
+        if !self.limiter.store().answers_at_once() {
+            return None;
+        }
+        match pin!(self.check(request)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(checked) => Some(checked),
+            Poll::Pending => None,
+        }
+    }
+}
+
+impl<T: Clone, S> Clone for Tollgate<T, S> {
+    fn clone(&self) -> Self {
+        Tollgate { inner: self.inner.clone(), keeper: Arc::clone(&self.keeper) }
+    }
+}
+
+impl<S> Clone for Keeper<S> {
+    fn clone(&self) -> Self {
+        Keeper {
+            limiter: Arc::clone(&self.limiter),
+            ids: Arc::clone(&self.ids),
+            identify: Arc::clone(&self.identify),
+            cost: self.cost.clone(),
+            patience: self.patience.clone(),
+        }
+    }
+}
+
+impl<T: fmt::Debug, S> fmt::Debug for Tollgate<T, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tollgate").field("inner", &self.inner).field("keeper", &self.keeper).finish()
+    }
+}
+
+impl<S> fmt::Debug for Keeper<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Keeper");
+        debug.field("identify", &self.identify).field("patience", &self.patience).finish_non_exhaustive()
+    }
+}

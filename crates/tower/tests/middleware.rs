@@ -1,0 +1,377 @@
+//! The layer around a service that is called by hand: what passes, what does not, and what each is told.
+
+#![allow(clippy::unwrap_used, reason = "a test that is surprised stops there")]
+
+mod support;
+
+use std::convert::Infallible;
+use std::future::{Future as _, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{HeaderName, Request, Response, StatusCode};
+use serde_json::{Value, json};
+use tollgate::core::algorithm::State;
+use tollgate::core::{Hit, Verdicts};
+use tollgate::{Clock, Descriptor, Limiter, Micros, Store, StoreError, Timestamp, rules};
+use tollgate_tower::{Identify, MaxWait, TollgateLayer};
+use tower::{Layer as _, Service, ServiceExt as _, service_fn};
+
+use support::{Behind, Inner, from, limiter, send};
+
+const RULES: &str = r#"
+  - { name: per-address, key: "ip:{ip}", limit: 10/s burst 2 }
+  - { name: everybody, key: global, limit: 1000/s burst 2000 }
+  - { name: watched, key: "endpoint:{endpoint}", limit: 1/min, mode: shadow }
+  - { name: banned, key: "ip:{ip}", action: deny, when: { ip: [198.51.100.0/24] } }
+"#;
+
+#[tokio::test]
+async fn allowed_answers_have_every_header_and_the_inner_body() {
+    let (limiter, _) = limiter(RULES);
+    let inner = Inner::default();
+    let service = inner.behind(&TollgateLayer::new(limiter));
+    let answer = send(&service, from("203.0.113.7", "/a")).await;
+    assert_eq!((answer.status, &*answer.body), (StatusCode::OK, &b"ok"[..]));
+    assert_eq!(answer.header("x-ratelimit-limit"), "2");
+    assert_eq!(answer.header("x-ratelimit-remaining"), "1");
+    assert_eq!(answer.header("x-ratelimit-reset"), "1800000001");
+    assert_eq!(answer.header("ratelimit-policy"), r#""per-address";q=2;w=1, "everybody";q=2000;w=2"#);
+    assert_eq!(answer.header("ratelimit"), r#""per-address";r=1;t=1, "everybody";r=1999;t=1"#);
+    assert_eq!(answer.header("retry-after"), "");
+    assert_eq!(inner.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_refusal_is_429_with_headers_and_a_problem_and_the_inner_service_hears_nothing() {
+    let (limiter, clock) = limiter(RULES);
+    let inner = Inner::default();
+    let service = inner.behind(&TollgateLayer::new(limiter));
+    for _ in 0..2 {
+        assert_eq!(send(&service, from("203.0.113.7", "/a")).await.status, StatusCode::OK);
+    }
+    let answer = send(&service, from("203.0.113.7", "/a")).await;
+    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(answer.header("x-ratelimit-remaining"), "0");
+    assert_eq!(answer.header("ratelimit"), r#""per-address";r=0;t=1, "everybody";r=1998;t=1"#);
+    assert_eq!(answer.header("content-type"), "application/problem+json");
+    let mut problem = answer.json();
+    let id = problem.as_object_mut().unwrap().remove("decision_id").unwrap();
+    assert_eq!(id.as_str().unwrap().len(), 24);
+    assert_eq!(
+        problem,
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "quota exceeded",
+            "status": 429,
+            "detail": "the limit `per-address` is used up; try again in 100 ms",
+            "violated-policies": ["per-address"],
+            "retry_after_ms": 100,
+        })
+    );
+    assert_eq!(inner.calls(), 2);
+    clock.advance(Micros::new(100_000));
+    assert_eq!(send(&service, from("203.0.113.7", "/a")).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn every_refusing_limit_is_a_violated_policy() {
+    let (limiter, _) = limiter(
+        r#"
+  - { name: a, key: "ip:{ip}", limit: 1/s }
+  - { name: b, key: global, limit: 1/min }
+  - { name: c, key: "global:c", limit: 5/s }
+"#,
+    );
+    let service = Inner::default().behind(&TollgateLayer::new(limiter));
+    send(&service, from("203.0.113.7", "/")).await;
+    let problem = send(&service, from("203.0.113.7", "/")).await.json();
+    assert_eq!(problem["violated-policies"], json!(["a", "b"]));
+    assert_eq!(problem["retry_after_ms"], 60_000, "the longest wait");
+}
+
+#[tokio::test]
+async fn a_denied_caller_gets_403_and_no_limit_headers() {
+    let (limiter, _) = limiter(RULES);
+    let inner = Inner::default();
+    let service = inner.behind(&TollgateLayer::new(limiter));
+    let answer = send(&service, from("198.51.100.9", "/")).await;
+    assert_eq!((answer.status, inner.calls()), (StatusCode::FORBIDDEN, 0));
+    assert!(answer.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{answer:?}");
+    let problem = answer.json();
+    assert_eq!(
+        (&problem["retry_after_ms"], &problem["violated-policies"]),
+        (&Value::Null, &json!(["banned"]))
+    );
+}
+
+#[tokio::test]
+async fn a_cost_above_the_limit_has_no_retry_after() {
+    let (limiter, _) = limiter(RULES);
+    let service = Inner::default().behind(&TollgateLayer::new(limiter).cost(|request| {
+        request.headers.get("x-items").and_then(|items| items.to_str().ok()?.parse().ok()).unwrap_or(1)
+    }));
+    let answer = send(&service, from("203.0.113.7", "/").header("x-items", "3")).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, ""));
+    assert_eq!(answer.json()["retry_after_ms"], Value::Null);
+    let answer = send(&service, from("203.0.113.7", "/").header("x-items", "2")).await;
+    assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (StatusCode::OK, "0"));
+}
+
+#[tokio::test]
+async fn no_limit_no_headers() {
+    let (limiter, _) = limiter(r#"  - { key: "tenant:{tenant}", limit: 1/s }"#);
+    let service = Inner::default().behind(&TollgateLayer::new(limiter));
+    let answer = send(&service, from("203.0.113.7", "/")).await;
+    assert!(answer.status == StatusCode::OK && answer.headers.is_empty(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn what_a_service_behind_says_about_its_limits_is_kept() {
+    let (limiter, _) = limiter(r#"  - { name: ours, key: global, limit: 10/s }"#);
+    let service = TollgateLayer::new(limiter).layer(service_fn(async |_: Request<Body>| {
+        let response = Response::builder()
+            .header("ratelimit-policy", r#""theirs";q=5;w=1"#)
+            .header("ratelimit", r#""theirs";r=4;t=1"#)
+            .header("x-ratelimit-limit", "5")
+            .header("x-ratelimit-remaining", "4")
+            .header("retry-after", "7");
+        Ok::<_, Infallible>(response.body(Body::empty()).unwrap())
+    }));
+    let answer = send(&service, from("203.0.113.7", "/")).await;
+    let all = |name: &str| {
+        answer.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(all("ratelimit-policy"), [r#""theirs";q=5;w=1"#, r#""ours";q=10;w=1"#]);
+    assert_eq!(all("ratelimit"), [r#""theirs";r=4;t=1"#, r#""ours";r=9;t=1"#]);
+    assert_eq!(all("x-ratelimit-limit"), ["10"]);
+    assert_eq!(all("x-ratelimit-remaining"), ["9"]);
+    assert_eq!(all("retry-after"), ["7"]);
+}
+
+const QUEUE: &str = r#"  - { name: queue, key: global, limit: 10/s queue 5 }"#;
+
+/// Lets everything that can go on go on.
+async fn settle() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_leaky_bucket_holds_requests_until_their_turn() {
+    let (limiter, clock) = limiter(QUEUE);
+    let inner = Inner::default();
+    let service = inner.behind(&TollgateLayer::new(limiter));
+    let held: Vec<_> = (0..3)
+        .map(|_| tokio::spawn(service.clone().oneshot(from("203.0.113.7", "/").body(Body::empty()).unwrap())))
+        .collect();
+    settle().await;
+    assert_eq!(inner.calls(), 1, "the first leaves at once");
+    clock.advance(Micros::new(99_999));
+    settle().await;
+    assert_eq!(inner.calls(), 1);
+    clock.advance(Micros::new(1));
+    settle().await;
+    assert_eq!(inner.calls(), 2);
+    clock.advance(Micros::new(100_000));
+    for one in held {
+        assert_eq!(one.await.unwrap().unwrap().status(), StatusCode::OK);
+    }
+    assert_eq!(inner.calls(), 3);
+}
+
+#[tokio::test]
+async fn a_turn_after_the_callers_deadline_is_refused_at_once_and_charged_nothing() {
+    let (limiter, _) = limiter(QUEUE);
+    let inner = Inner::default();
+    let layer = TollgateLayer::new(Arc::clone(&limiter))
+        .max_wait(Duration::from_millis(99))
+        .timeout_header(HeaderName::from_static("x-timeout-ms"));
+    let service = inner.behind(&layer);
+    assert_eq!(send(&service, from("203.0.113.7", "/")).await.status, StatusCode::OK);
+    for _ in 0..9 {
+        let answer = send(&service, from("203.0.113.7", "/")).await;
+        assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, "1"));
+    }
+    let state = limiter.peek(&Descriptor::new(), 1).await;
+    assert_eq!(state.remaining(), Some(5), "only the first was charged");
+
+    let patient = inner.behind(&layer.max_wait(Duration::from_secs(1)));
+    for impatient in [
+        from("203.0.113.7", "/").header("x-timeout-ms", "99"),
+        from("203.0.113.7", "/").extension(MaxWait(Duration::from_millis(99))),
+        from("203.0.113.7", "/").version(http::Version::HTTP_2).header("grpc-timeout", "99m"),
+    ] {
+        assert_eq!(send(&patient, impatient).await.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+    assert_eq!(inner.calls(), 1);
+}
+
+#[tokio::test]
+async fn who_leaves_while_held_has_spent_the_place_and_nothing_else() {
+    let (limiter, clock) = limiter(QUEUE);
+    let inner = Inner::default();
+    let service = inner.behind(&TollgateLayer::new(Arc::clone(&limiter)));
+    assert_eq!(send(&service, from("203.0.113.7", "/")).await.status, StatusCode::OK);
+    let witness = Arc::new(());
+    let request = from("203.0.113.7", "/").extension(Arc::clone(&witness)).body(Body::empty()).unwrap();
+    let mut held = Box::pin(service.clone().oneshot(request));
+    let pending = poll_fn(|context: &mut Context<'_>| Poll::Ready(held.as_mut().poll(context).is_pending()));
+    assert!(pending.await, "it waits for its turn");
+    drop(held);
+    assert_eq!(Arc::strong_count(&witness), 1, "nothing of the request is kept");
+    assert_eq!(inner.calls(), 1);
+    let next = limiter.peek(&Descriptor::new(), 1).await;
+    assert_eq!((next.remaining(), next.delay()), (Some(4), Micros::new(200_000)));
+    clock.advance(Micros::new(600_000));
+    assert_eq!(send(&service, from("203.0.113.7", "/")).await.status, StatusCode::OK);
+}
+
+/// A service that must be found ready before it is called, and forgets that when it is cloned.
+#[derive(Default)]
+struct Shy {
+    ready: bool,
+    busy: Arc<AtomicBool>,
+}
+
+impl Clone for Shy {
+    fn clone(&self) -> Self {
+        Shy { ready: false, busy: Arc::clone(&self.busy) }
+    }
+}
+
+impl Service<Request<Body>> for Shy {
+    type Response = Response<Body>;
+    type Error = &'static str;
+    type Future = std::future::Ready<Result<Response<Body>, &'static str>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+        if self.busy.load(Ordering::SeqCst) {
+            return Poll::Pending;
+        }
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        std::future::ready(if std::mem::take(&mut self.ready) {
+            Err("its own error")
+        } else {
+            Err("not ready")
+        })
+    }
+}
+
+async fn is_as_ready_as_what_is_behind<S: Store>(layer: TollgateLayer<S>) {
+    let shy = Shy::default();
+    let mut service = layer.layer(shy.clone());
+    shy.busy.store(true, Ordering::SeqCst);
+    let ready = poll_fn(|context| Poll::Ready(service.poll_ready(context).is_ready())).await;
+    assert!(!ready, "a busy service makes a busy gate");
+    shy.busy.store(false, Ordering::SeqCst);
+    for _ in 0..3 {
+        let request = from("203.0.113.7", "/").body(Body::empty()).unwrap();
+        let error = service.ready().await.unwrap().call(request).await.unwrap_err();
+        assert_eq!(error, "its own error", "the service that was found ready is the one called");
+    }
+}
+
+#[tokio::test]
+async fn readiness_and_errors_are_the_inner_services() {
+    is_as_ready_as_what_is_behind(TollgateLayer::new(limiter(r#"  - { key: global, limit: 10/s }"#).0)).await;
+    // And where the store has to be waited for.
+    let rules = rules::parse("rules.yaml", "rules: [{ key: global, limit: 1/s }]").unwrap();
+    is_as_ready_as_what_is_behind(TollgateLayer::new(Limiter::new(rules, Gone(Clock::system())))).await;
+}
+
+/// A store that is never there.
+struct Gone(Clock);
+
+impl Store for Gone {
+    async fn charge(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
+        Err(StoreError::Unreachable)
+    }
+    async fn peek(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
+        Err(StoreError::Unreachable)
+    }
+    async fn refund(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
+        Err(StoreError::Unreachable)
+    }
+    async fn reset(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
+        Err(StoreError::Unreachable)
+    }
+    async fn inspect(&self, _: &Hit<'_>) -> Result<Option<State>, StoreError> {
+        Err(StoreError::Unreachable)
+    }
+    fn clock(&self) -> &Clock {
+        &self.0
+    }
+}
+
+/// A service behind one rule whose store is never there.
+fn without_store(inner: &Inner, policy: &str) -> Behind {
+    let rule = format!("rules: [{{ name: r, key: global, limit: 2/h, on_store_failure: {policy} }}]");
+    let rules = rules::parse("rules.yaml", &rule).unwrap();
+    inner.behind(&TollgateLayer::new(Limiter::new(rules, Gone(Clock::system()))))
+}
+
+#[tokio::test]
+async fn a_rule_that_fails_closed_answers_503_and_never_429() {
+    let inner = Inner::default();
+    let service = without_store(&inner, "closed");
+    let answer = send(&service, from("203.0.113.7", "/")).await;
+    assert_eq!((answer.status, inner.calls()), (StatusCode::SERVICE_UNAVAILABLE, 0));
+    let problem = answer.json();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
+    assert_eq!((&problem["retry_after_ms"], &problem["violated-policies"]), (&json!(1_000), &Value::Null));
+    assert!(answer.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{answer:?}");
+    let answer = send(&service, from("203.0.113.7", "/").header("content-type", "application/grpc")).await;
+    assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "14"));
+}
+
+#[tokio::test]
+async fn a_rule_that_fails_open_lets_everybody_pass_and_a_local_one_a_share() {
+    let inner = Inner::default();
+    let open = without_store(&inner, "open");
+    for _ in 0..9 {
+        let answer = send(&open, from("203.0.113.7", "/")).await;
+        assert!(answer.status == StatusCode::OK && answer.headers.is_empty(), "{answer:?}");
+    }
+    let local = without_store(&inner, "local");
+    for expected in [200, 200, 429] {
+        assert_eq!(send(&local, from("203.0.113.7", "/")).await.status, expected);
+    }
+    assert_eq!(inner.calls(), 11);
+}
+
+#[tokio::test]
+async fn grpc_callers_get_trailers_only() {
+    let (limiter, _) = limiter(RULES);
+    let inner = Inner::default();
+    let service = inner.behind(&TollgateLayer::new(limiter).identify(Identify::new()));
+    let call = |kind: &str| from("203.0.113.7", "/pkg.Service/Method").header("content-type", kind);
+    for _ in 0..2 {
+        send(&service, call("application/grpc")).await;
+    }
+    for (kind, answered) in [
+        ("application/grpc", "application/grpc"),
+        ("application/grpc+proto", "application/grpc"),
+        ("Application/gRPC;x=y", "application/grpc"),
+        ("application/grpc-web-text", "application/grpc-web+proto"),
+    ] {
+        let answer = send(&service, call(kind)).await;
+        assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "8"), "{kind}");
+        assert_eq!((answer.header("content-type"), answer.body.len()), (answered, 0));
+        assert_eq!(answer.header("grpc-message"), "the limit `per-address` is used up; try again in 100 ms");
+        assert_eq!(answer.header("x-ratelimit-limit"), "2");
+        assert!(!answer.header("grpc-status-details-bin").is_empty());
+    }
+    let denied = from("198.51.100.9", "/").header("content-type", "application/grpc");
+    assert_eq!(send(&service, denied).await.header("grpc-status"), "7");
+    assert_eq!(inner.calls(), 2);
+}
