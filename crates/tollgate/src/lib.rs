@@ -26,6 +26,8 @@ pub mod json;
 mod limiter;
 pub mod replay;
 pub mod rules;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub mod sql;
 mod store;
 mod sync;
 
