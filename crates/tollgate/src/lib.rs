@@ -20,10 +20,12 @@
 //! no answer. [`replay`] runs a trace through rules in virtual time. [`core`] is the arithmetic beneath, which
 //! reads no clock: tests turn a [`Clock::manual`].
 
+pub mod audit;
 mod clock;
 mod gate;
 pub mod json;
 mod limiter;
+pub mod plans;
 pub mod replay;
 pub mod rules;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -31,9 +33,11 @@ pub mod sql;
 mod store;
 mod sync;
 
+pub use audit::Violations;
 pub use clock::Clock;
 pub use gate::Gate;
 pub use limiter::{Answer, Explanation, Limiter, Snapshot};
+pub use plans::Plans;
 pub use store::{AnyStore, Bounds, MemoryStats, MemoryStore, Store, StoreError};
 pub use tollgate_core as core;
 pub use tollgate_core::limit::Ticks;

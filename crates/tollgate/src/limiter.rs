@@ -8,7 +8,9 @@ use arc_swap::{ArcSwap, Guard};
 use tollgate_core::rule::Mismatch;
 use tollgate_core::{Decision, Descriptor, Micros, RuleIndex, RuleSet, Ruling, Timestamp, Verdicts};
 
+use crate::audit::Violations;
 use crate::clock::Clock;
+use crate::plans::Plans;
 use crate::store::{AnyStore, Store, StoreError};
 
 /// Decides requests by rules.
@@ -36,6 +38,8 @@ use crate::store::{AnyStore, Store, StoreError};
 pub struct Limiter<S = AnyStore> {
     rules: ArcSwap<RuleSet>,
     store: S,
+    violations: Option<Violations>,
+    plans: Option<Plans>,
 }
 
 /// A decision together with the rules that made it.
@@ -44,6 +48,7 @@ pub struct Answer {
     decision: Decision,
     rules: Snapshot,
     at: Timestamp,
+    plan: Option<Arc<str>>,
 }
 
 /// One rule set, held for as long as somebody needs it; taking it counts nothing and waits for nobody.
@@ -71,7 +76,19 @@ enum Verb {
 impl<S: Store> Limiter<S> {
     /// A limiter over a store, on the store's clock.
     pub fn new(rules: impl Into<Arc<RuleSet>>, store: S) -> Self {
-        Limiter { rules: ArcSwap::new(rules.into()), store }
+        Limiter { rules: ArcSwap::new(rules.into()), store, violations: None, plans: None }
+    }
+
+    /// The same limiter, with every refused check added to `violations`.
+    #[must_use]
+    pub fn with_violations(self, violations: Violations) -> Self {
+        Limiter { violations: Some(violations), ..self }
+    }
+
+    /// The same limiter, with the plan of a user looked up where a request does not name it.
+    #[must_use]
+    pub fn with_plans(self, plans: Plans) -> Self {
+        Limiter { plans: Some(plans), ..self }
     }
 
     /// Decides one request and charges its cost if it may pass.
@@ -96,7 +113,9 @@ impl<S: Store> Limiter<S> {
         cost: u64,
         patience: Micros,
     ) -> Result<Answer, StoreError> {
-        self.decide(request, cost, patience, Verb::Check).await
+        let answer = self.decide(request, cost, patience, Verb::Check).await?;
+        self.record(request, &answer);
+        Ok(answer)
     }
 
     /// Answers what [`check`](Self::check) would, and charges nothing.
@@ -123,13 +142,16 @@ impl<S: Store> Limiter<S> {
     ///
     /// The store gave no answer.
     pub async fn reset(&self, request: &Descriptor<'_>) -> Result<Answer, StoreError> {
+        let plan = self.plan(request).await;
+        let named = plan.as_deref().map(|plan| on_plan(request, plan));
+        let request = named.as_ref().unwrap_or(request);
         let (at, rules) = (self.clock().now(), self.rules());
         let limited = rules.limited(request, 1, Micros::MAX);
         let mut verdicts = Verdicts::new();
         self.store.reset(&limited.hits, &mut verdicts).await?;
         let decision = Decision::strictest(&rules, &limited, &verdicts);
         drop(limited);
-        Ok(Answer { decision, rules, at })
+        Ok(Answer { decision, rules, at, plan })
     }
 
     /// The whole flow: match, decide at the store, answer.
@@ -141,6 +163,9 @@ impl<S: Store> Limiter<S> {
         patience: Micros,
         verb: Verb,
     ) -> Result<Answer, StoreError> {
+        let plan = self.plan(request).await;
+        let named = plan.as_deref().map(|plan| on_plan(request, plan));
+        let request = named.as_ref().unwrap_or(request);
         let at = self.clock().now();
         let rules = self.rules(); // one snapshot: a reload never splits a request
         let decision = match rules.ruling(request, cost, patience) {
@@ -156,7 +181,27 @@ impl<S: Store> Limiter<S> {
                 Decision::strictest(&rules, &limited, &verdicts)
             }
         };
-        Ok(Answer { decision, rules, at })
+        Ok(Answer { decision, rules, at, plan })
+    }
+
+    /// The plan of a request that has a user and names no plan.
+    #[inline]
+    async fn plan(&self, request: &Descriptor<'_>) -> Option<Arc<str>> {
+        match &self.plans {
+            None => None,
+            Some(plans) => plans.of(request).await,
+        }
+    }
+
+    /// Puts a refusal on record.
+    #[inline]
+    fn record(&self, request: &Descriptor<'_>, answer: &Answer) {
+        let Some(violations) = &self.violations else { return };
+        match &answer.plan {
+            _ if answer.allowed() => {}
+            None => violations.note(request, answer),
+            Some(plan) => violations.note(&on_plan(request, plan), answer),
+        }
     }
 
     /// Waits until a request may pass, charges it and holds it for its delay; for background jobs and batches.
@@ -178,7 +223,8 @@ impl<S: Store> Limiter<S> {
                 u64::try_from(deadline.as_micros().saturating_sub(self.clock().now().as_micros()))
                     .unwrap_or(0),
             );
-            let answer = self.check_within(request, cost, left).await?;
+            // A refusal on the way is no violation: whoever waits its turn has done nothing wrong.
+            let answer = self.decide(request, cost, left, Verb::Check).await?;
             if answer.allowed() {
                 self.clock().sleep(answer.delay()).await;
                 return Ok(answer);
@@ -187,11 +233,15 @@ impl<S: Store> Limiter<S> {
                 Some(wait) if wait <= left => {
                     // Only the deadline stands in the way: the queue brings the turn no earlier by waiting outside.
                     if self.peek(request, cost).await?.allowed() {
+                        self.record(request, &answer);
                         return Ok(answer);
                     }
                     self.clock().sleep(wait).await;
                 }
-                _ => return Ok(answer),
+                _ => {
+                    self.record(request, &answer);
+                    return Ok(answer);
+                }
             }
         }
     }
@@ -240,6 +290,11 @@ impl Answer {
         self.at
     }
 
+    /// The plan that was looked up, where the request named none.
+    pub fn plan(&self) -> Option<&str> {
+        self.plan.as_deref()
+    }
+
     /// The rule that speaks, by its label.
     pub fn rule(&self) -> Option<&str> {
         self.decision.speaker().map(|tier| self.rules.rule(tier.rule).label())
@@ -266,6 +321,11 @@ impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// A request with the plan that was looked up for it.
+fn on_plan<'a>(request: &Descriptor<'a>, plan: &str) -> Descriptor<'a> {
+    request.clone().with("plan", plan.to_owned())
 }
 
 #[cfg(test)]
