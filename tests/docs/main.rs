@@ -25,7 +25,8 @@ use markdown::Page;
 use program::{Server, root};
 
 /// Pages whose Rust snippets are doctests, in `crates/tollgate/src/lib.rs`.
-const WITH_DOCTESTS: [&str; 2] = ["README.md", "docs/guide/library.md"];
+const WITH_DOCTESTS: [&str; 4] =
+    ["README.md", "docs/guide/library.md", "docs/guide/plans.md", "docs/guide/violations.md"];
 
 #[test]
 fn every_rules_file_in_the_docs_is_one() {

@@ -12,6 +12,7 @@ mod serve;
 mod summary;
 mod table;
 mod terminal;
+mod violations;
 mod words;
 
 use std::process::ExitCode;
@@ -49,6 +50,8 @@ enum Command {
     Replay(replay::Args),
     /// Show which rules a request meets, which not, and why
     Explain(explain::Args),
+    /// List refusals on record, newest first
+    Violations(violations::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -72,6 +75,7 @@ fn run(command: Option<Command>, terminal: &mut Terminal) -> anyhow::Result<Exit
         Some(Command::Rules(args)) => rules::run(&args, terminal),
         Some(Command::Replay(args)) => replay::run(&args, terminal),
         Some(Command::Explain(args)) => explain::run(&args, terminal),
+        Some(Command::Violations(args)) => violations::run(&args, terminal),
         Some(Command::Completions(args)) => completions::run(&args, terminal),
         None => serve::run(&serve::Args::from_environment(), terminal),
     }

@@ -50,4 +50,6 @@ pub use tollgate_core::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/guide/library.md")]
+#[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/plans.md"))]
+#[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/violations.md"))]
 struct Snippets;

@@ -26,7 +26,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 use tollgate_core::Descriptor;
 
-use self::cache::{Cache, Entry, Flight};
+use self::cache::{Cache, Entry, Flight, Known};
 
 /// The most look-ups under way; more users than that at once get what was known before, or the default.
 const MOST_LOOK_UPS: usize = 256;
@@ -119,8 +119,8 @@ pub struct PlanStats {
     pub users: usize,
 }
 
-/// What the cache has about a user.
-enum Known {
+/// What a decision gets.
+enum Told {
     /// What to go by, fresh or for want of something better.
     Now(Arc<str>),
     /// It is being looked up.
@@ -182,10 +182,10 @@ impl Plans {
 
     /// The plan of a user, at the deadline at the latest.
     pub async fn plan(&self, user_id: &str) -> Arc<str> {
-        match self.known(user_id) {
-            Known::Now(plan) => plan,
+        match self.ask(user_id) {
+            Told::Now(plan) => plan,
             // Boxed, so that a decision that need not wait carries no timer around.
-            Known::Soon { landing, patience, meanwhile } => {
+            Told::Soon { landing, patience, meanwhile } => {
                 Box::pin(self.wait(landing, patience, meanwhile)).await
             }
         }
@@ -203,24 +203,24 @@ impl Plans {
     }
 
     /// Looks into the cache, and begins a look-up where nobody else has.
-    fn known(&self, user_id: &str) -> Known {
+    fn ask(&self, user_id: &str) -> Told {
         let inner = &*self.0;
         if user_id.len() > MAX_USER_ID {
-            return Known::Now(Arc::clone(&inner.default_plan));
+            return Told::Now(Arc::clone(&inner.default_plan));
         }
         let now = Instant::now();
         inner.cache.with(user_id, |entry| {
-            let plan = Arc::clone(entry.plan.as_ref().unwrap_or(&inner.default_plan));
-            if now < entry.good_until {
-                return Known::Now(plan);
-            }
+            let plan = match &entry.known {
+                Some(known) if now < known.good_until => return Told::Now(Arc::clone(&known.plan)),
+                stale => Arc::clone(stale.as_ref().map_or(&inner.default_plan, |known| &known.plan)),
+            };
             if !entry.flight.as_ref().is_some_and(Flight::is_under_way) {
                 entry.flight = self.begin(user_id, now);
             }
-            let Some(flight) = &entry.flight else { return Known::Now(plan) };
+            let Some(flight) = &entry.flight else { return Told::Now(plan) };
             // Counted from when the look-up began: whoever comes later does not wait as long again.
             let patience = inner.options.deadline.saturating_sub(now.duration_since(flight.since));
-            Known::Soon { landing: flight.landing.clone(), patience, meanwhile: plan }
+            Told::Soon { landing: flight.landing.clone(), patience, meanwhile: plan }
         })
     }
 
@@ -255,9 +255,10 @@ impl Plans {
             let (plan, ttl) = match found {
                 Ok(Some(plan)) => (plan.into(), inner.options.ttl),
                 Ok(None) => (unknown(), inner.options.unknown_ttl),
-                Err(_) => (entry.plan.take().unwrap_or_else(unknown), AFTER_FAILURE),
+                Err(_) => (entry.known.take().map_or_else(unknown, |known| known.plan), AFTER_FAILURE),
             };
-            *entry = Entry { plan: Some(Arc::clone(&plan)), good_until: now + ttl, flight: None };
+            let known = Known { plan: Arc::clone(&plan), good_until: now + ttl };
+            *entry = Entry { known: Some(known), flight: None };
             plan
         })
     }

@@ -15,6 +15,7 @@
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod hash;
+mod instant;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod log;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -28,6 +29,7 @@ mod write;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod writer;
 
+pub use instant::{InstantError, instant, instant_text};
 pub use queue::{Fate, Violations};
 pub use violation::{MAX_TEXT, Violation};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -40,7 +42,6 @@ pub use {
 };
 
 use serde::Serialize;
-use tollgate_core::Timestamp;
 
 /// How many requests were refused, and what became of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -53,15 +54,4 @@ pub struct ViolationStats {
     pub dropped: u64,
     /// Those on their way.
     pub pending: u64,
-}
-
-/// An instant as people write it, always with six digits of a second, so that it sorts as it reads.
-fn text_of(at: Timestamp) -> String {
-    format!("{:.6}", jiff::Timestamp::from_microsecond(at.as_micros()).unwrap_or_default())
-}
-
-/// Reads an instant.
-fn instant(text: &str) -> Option<Timestamp> {
-    let at: jiff::Timestamp = text.parse().ok()?;
-    Some(Timestamp::from_micros(at.as_microsecond()))
 }

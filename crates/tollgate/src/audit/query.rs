@@ -7,8 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sqlx::AssertSqlSafe;
 use tollgate_core::{Descriptor, Timestamp};
 
+use super::instant::written;
 use super::violation::kept;
-use super::{Violation, ViolationLog, instant, text_of};
+use super::{Violation, ViolationLog, instant_text};
 use crate::sql::{DatabaseError, each};
 
 /// The most violations on a page.
@@ -181,13 +182,13 @@ impl ViolationLog {
         ];
         for (comparison, bound) in bounds {
             if let Some(bound) = bound {
-                add(&format!("requested_at {comparison} ?{instant}"), text_of(bound));
+                add(&format!("requested_at {comparison} ?{instant}"), instant_text(bound));
             }
         }
         if let Some(Cursor { requested_at, violation_id }) = filter.cursor {
             add(
                 &format!("(requested_at, violation_id) < (?{instant}, {violation_id})"),
-                text_of(requested_at),
+                instant_text(requested_at),
             );
         }
         let all = conditions.join(" AND ");
@@ -221,7 +222,7 @@ impl From<Row> for FoundViolation {
             user_id,
             ip_address,
             endpoint,
-            requested_at: instant(&at).unwrap_or_default(),
+            requested_at: written(&at).unwrap_or_default(),
             tokens_at_time: tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0),
             rule_id,
             rule_name,

@@ -5,7 +5,8 @@ use std::time::Duration;
 use sqlx::AssertSqlSafe;
 use tollgate_core::Timestamp;
 
-use super::{Cursor, ViolationLog, instant, text_of};
+use super::instant::written;
+use super::{Cursor, ViolationLog, instant_text};
 use crate::sql::{DatabaseError, each};
 
 /// Rows deleted in one statement: few, so that nobody waits long for a lock.
@@ -86,7 +87,7 @@ impl ViolationLog {
         });
         let row = row.map_err(|source| self.database.error(source))?;
         let too_many =
-            row.and_then(|(at, violation_id)| Some(Cursor { requested_at: instant(&at)?, violation_id }));
+            row.and_then(|(at, violation_id)| Some(Cursor { requested_at: written(&at)?, violation_id }));
         let age = i64::try_from(retention.age.as_micros()).unwrap_or(i64::MAX);
         let oldest = Timestamp::from_micros(now.as_micros().saturating_sub(age).max(0));
         let too_old = Cursor { requested_at: oldest, violation_id: 0 };
@@ -106,7 +107,7 @@ impl ViolationLog {
         );
         let deleted = each!(self.database, pool => {
             let delete = sqlx::query(AssertSqlSafe(statement));
-            let delete = delete.bind(text_of(through.requested_at)).bind(through.violation_id);
+            let delete = delete.bind(instant_text(through.requested_at)).bind(through.violation_id);
             delete.execute(pool).await.map(|done| done.rows_affected())
         });
         let deleted = deleted.map_err(|source| self.database.error(source))?;

@@ -109,12 +109,12 @@ pub(super) mod rfc3339 {
     use tollgate_core::Timestamp;
 
     pub(in crate::audit) fn serialize<S: Serializer>(at: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
-        super::super::text_of(*at).serialize(to)
+        super::super::instant::instant_text(*at).serialize(to)
     }
 
     pub(in crate::audit) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
         let text = String::deserialize(from)?;
-        super::super::instant(&text)
+        super::super::instant::written(&text)
             .ok_or_else(|| D::Error::custom("expected a time like 2026-11-03T12:00:00Z"))
     }
 }

@@ -77,7 +77,7 @@ fn signed(number: u64) -> i64 {
 mod sqlite {
     use sqlx::SqlitePool;
 
-    use super::super::text_of;
+    use super::super::instant_text;
     use super::{Batch, signed};
 
     const INSERT: &str = "INSERT INTO rate_limit_violation \
@@ -95,7 +95,7 @@ mod sqlite {
                     &row.user_id,
                     &row.ip_address,
                     &row.endpoint,
-                    text_of(row.requested_at),
+                    instant_text(row.requested_at),
                     signed(row.tokens_at_time),
                     row.rule_id,
                     &row.rule_name,

@@ -17,14 +17,21 @@ use tokio::time::Instant;
 const SHARDS: usize = 16;
 
 /// What is known about one user.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Entry {
-    /// The plan as it was last known, the default for somebody unknown; `None` before the first look-up ends.
-    pub(super) plan: Option<Arc<str>>,
-    /// From then on it is stale.
-    pub(super) good_until: Instant,
+    /// What the last look-up said; `None` before the first one ends.
+    pub(super) known: Option<Known>,
     /// The look-up under way.
     pub(super) flight: Option<Flight>,
+}
+
+/// What a look-up said.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// The plan; the default one for somebody unknown.
+    pub(super) plan: Arc<str>,
+    /// From then on it is stale.
+    pub(super) good_until: Instant,
 }
 
 /// A look-up under way.
@@ -70,9 +77,8 @@ impl Cache {
         if let Some(entry) = shard.young.get_mut(user_id) {
             return act(entry);
         }
-        let (name, mut entry) = shard.old.remove_entry(user_id).unwrap_or_else(|| {
-            (user_id.into(), Entry { plan: None, good_until: Instant::now(), flight: None })
-        });
+        let old = shard.old.remove_entry(user_id);
+        let (name, mut entry) = old.unwrap_or_else(|| (user_id.into(), Entry::default()));
         let result = act(&mut entry);
         let forgotten = if shard.young.len() < self.room { None } else { Some(shard.turn()) };
         shard.young.insert(name, entry);
@@ -106,8 +112,11 @@ mod tests {
     #[test]
     fn the_cache_is_bounded_and_keeps_whom_it_is_asked_for() {
         let cache = Cache::with_room(320);
-        let plan = |user_id: &str| cache.with(user_id, |entry| entry.plan.clone());
-        cache.with("loyal", |entry| entry.plan = Some("pro".into()));
+        let plan = |user_id: &str| {
+            cache.with(user_id, |entry| entry.known.as_ref().map(|known| Arc::clone(&known.plan)))
+        };
+        let good_until = Instant::now();
+        cache.with("loyal", |entry| entry.known = Some(Known { plan: "pro".into(), good_until }));
         for user in 0..10_000 {
             plan(&user.to_string());
             assert_eq!(plan("loyal").as_deref(), Some("pro"), "after {user} others");

@@ -176,3 +176,12 @@ async fn only_a_request_with_a_user_and_without_a_plan_is_looked_up() {
     assert!(limiter.reset(&user()).await.unwrap().allowed());
     assert!(limiter.check(&user(), 1).await.unwrap().allowed(), "reset finds the bucket of the plan");
 }
+
+#[tokio::test]
+async fn the_first_request_of_a_user_waits_for_the_answer_in_real_time_too() {
+    let patient = PlanOptions { deadline: Duration::from_secs(60), ..options() };
+    let plans = Plans::new(patient, |_| async { Ok(Some("pro".to_owned())) });
+    for user in 0..100 {
+        assert_eq!(&*plans.plan(&user.to_string()).await, "pro");
+    }
+}
