@@ -262,9 +262,9 @@ impl<S: Store> Limiter<S> {
         Snapshot(self.rules.load())
     }
 
-    /// Replaces the rules, between two requests. What was used stays used.
-    pub fn set_rules(&self, rules: impl Into<Arc<RuleSet>>) {
-        self.rules.store(rules.into());
+    /// Replaces the rules, between two requests, and returns those before. What was used stays used.
+    pub fn set_rules(&self, rules: impl Into<Arc<RuleSet>>) -> Arc<RuleSet> {
+        self.rules.swap(rules.into())
     }
 
     /// The store.
