@@ -18,11 +18,6 @@ pub(crate) struct RulesArgs {
 }
 
 impl RulesArgs {
-    /// The file, unless it is the built-in starter set.
-    pub(crate) fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
-    }
-
     /// Whether the rules come from standard input.
     pub(crate) fn read_stdin(&self) -> bool {
         self.file.as_deref().is_some_and(is_stdin)

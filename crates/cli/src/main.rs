@@ -2,6 +2,7 @@
 
 mod check;
 mod completions;
+mod data;
 mod explain;
 mod load;
 mod progress;
@@ -9,6 +10,7 @@ mod replay;
 mod request;
 mod rules;
 mod serve;
+mod source;
 mod summary;
 mod table;
 mod terminal;

@@ -31,6 +31,7 @@ impl Served {
             .args(["serve", "--http", "127.0.0.1:0", "--ready-file"])
             .arg(&ready)
             .args(args)
+            .env("TOLLGATE_DATA_DIR", folder.join("data"))
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -141,7 +142,8 @@ fn rules_come_from_a_file_and_a_bad_one_is_drawn_with_exit_2() {
 fn an_address_that_is_taken_is_named_with_a_way_out() {
     let served = Served::start(&[]);
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--http", &served.http])
+        .args(["serve", "--http", &served.http, "--data-dir"])
+        .arg(served.folder.join("another"))
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));

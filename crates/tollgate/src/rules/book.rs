@@ -240,6 +240,28 @@ impl RuleBook {
         self.change(who, edits.into_iter().map(Wish::Edit).collect()).await
     }
 
+    /// Adds rules to a table that never had any; whether it did. Of several who try at once one does.
+    ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add).
+    pub async fn seed(&self, who: &str, drafts: Vec<Draft>) -> Result<bool, BookError> {
+        if !self.is_untouched().await? {
+            return Ok(false);
+        }
+        match self.apply(who, drafts.into_iter().map(Edit::Add).collect()).await {
+            Err(BookError::Invalid(_)) if !self.is_untouched().await? => Ok(false),
+            added => added.map(|_| true),
+        }
+    }
+
+    async fn is_untouched(&self) -> Result<bool, BookError> {
+        const VERSION: &str = "SELECT version FROM rate_limit_rule_set";
+        let version: i64 = each!(self.database, pool => sqlx::query_scalar(VERSION).fetch_one(pool).await)
+            .map_err(|error| self.database.error(error))?;
+        Ok(version == 0)
+    }
+
     /// What was changed, the newest first: of one rule, or of all.
     ///
     /// # Errors
