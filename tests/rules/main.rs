@@ -4,4 +4,5 @@
 
 mod book;
 mod drafts;
+mod follow;
 mod tables;
