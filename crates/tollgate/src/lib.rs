@@ -52,4 +52,5 @@ pub use tollgate_core::{
 #[doc = include_str!("../../../docs/guide/library.md")]
 #[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/plans.md"))]
 #[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/violations.md"))]
+#[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/rules-in-a-database.md"))]
 struct Snippets;
