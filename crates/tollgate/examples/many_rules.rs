@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p tollgate --features sqlite,watch --example many_rules`
 
+#![expect(clippy::print_stdout, reason = "an example shows what it found")]
+
 use std::error::Error;
 use std::fmt::Write as _;
 use std::sync::Arc;
