@@ -50,8 +50,16 @@ impl Sweep {
         self.written += rows;
     }
 
-    /// Deletes a few rows if any are due; answers whether there are more.
+    /// Deletes a few rows if any are due; answers whether there are more. After an error none are due for a while.
     pub(super) async fn step(&mut self, log: &ViolationLog, now: Timestamp) -> Result<bool, DatabaseError> {
+        let step = self.try_step(log, now).await;
+        if step.is_err() {
+            (self.looked_at, self.written, self.through) = (Some(now), 0, None);
+        }
+        step
+    }
+
+    async fn try_step(&mut self, log: &ViolationLog, now: Timestamp) -> Result<bool, DatabaseError> {
         if self.through.is_none() && self.is_due(now) {
             self.through = log.newest_to_forget(self.retention, now).await?;
             (self.looked_at, self.written) = (Some(now), 0);

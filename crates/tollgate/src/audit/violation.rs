@@ -1,9 +1,10 @@
 //! A violation: one recorded refusal, or several of the same bucket within a second.
 
 use std::borrow::Cow;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
-use tollgate_core::{Descriptor, Timestamp, Value};
+use tollgate_core::{Descriptor, Key, Timestamp, Value};
 
 use crate::limiter::Answer;
 
@@ -47,7 +48,7 @@ impl Violation {
         let speaker = answer.speaker().expect("whoever is refused is told by whom");
         let rule = answer.rules().rule(speaker.rule);
         Violation {
-            bucket_key: kept(&rule.key(request).to_string()).into_owned(),
+            bucket_key: shown(&rule.key(request)),
             user_id: fact(request, "user_id"),
             ip_address: fact(request, "ip"),
             endpoint: fact(request, "endpoint"),
@@ -96,6 +97,23 @@ fn fact(request: &Descriptor<'_>, name: &str) -> Option<String> {
     })
 }
 
+/// The beginning of a key as people read it. Nothing is written out only to be cut off.
+fn shown(key: &Key<'_>) -> String {
+    let mut beginning = Beginning(String::new());
+    let _ = write!(beginning, "{key}"); // an error is where it was cut
+    beginning.0
+}
+
+struct Beginning(String);
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let part = &text[..text.floor_char_boundary(MAX_TEXT - self.0.len())];
+        self.0.push_str(part);
+        if part.len() < text.len() { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
 /// A text as it is recorded: its first [`MAX_TEXT`] bytes, and no NUL, which PostgreSQL has no room for.
 pub(super) fn kept(text: &str) -> Cow<'_, str> {
     let text = &text[..text.floor_char_boundary(MAX_TEXT)];
@@ -129,6 +147,16 @@ mod tests {
         assert_eq!(kept("a\0b"), "a\u{2400}b");
         assert_eq!(kept(&"ä".repeat(1_000)), "ä".repeat(128));
         assert_eq!(kept(&format!("x{}", "ä".repeat(1_000))).len(), 255);
+    }
+
+    #[test]
+    fn a_key_is_shown_as_far_as_there_is_room() {
+        let pattern = tollgate_core::KeyPattern::parse("user:{user_id}:x").unwrap();
+        let space = tollgate_core::Space::new(&[], pattern, 64);
+        let key = |user_id: &str| shown(&space.key(&Descriptor::new().with("user_id", user_id.to_owned())));
+        assert_eq!(key("42"), "user:42:x");
+        assert_eq!(key(&"a".repeat(1_000_000)), format!("user:{}", "a".repeat(MAX_TEXT - 5)));
+        assert_eq!(key(&"\n".repeat(1_000)).len(), MAX_TEXT);
     }
 
     #[test]

@@ -60,9 +60,10 @@ pub(super) fn is_refusal(error: &DatabaseError) -> bool {
         sqlx::Error::Encode(_) => true,
         sqlx::Error::Database(error) => {
             let code = error.code().unwrap_or_default();
-            // PostgreSQL: data exception, integrity. SQLite: constraint and its kinds, too big, mismatch.
-            let integrity = code.len() == 5 && (code.starts_with("22") || code.starts_with("23"));
-            integrity || code.parse().is_ok_and(|code: u32| matches!(code & 0xff, 18..=20) && code < 10_000)
+            match code.len() {
+                5 => code.starts_with("22") || code.starts_with("23"), // PostgreSQL: data exception, integrity
+                _ => code.parse().is_ok_and(|code: u32| matches!(code & 0xff, 18..=20)), // SQLite: too big, constraint, mismatch
+            }
         }
         _ => false,
     }

@@ -223,7 +223,7 @@ impl Work {
                 Ok(_) => return,
                 Err(error) => {
                     let error: &(dyn Error + 'static) = &error;
-                    tracing::debug!(error, "cannot forget old violations; trying again");
+                    tracing::warn!(error, "cannot forget old violations; trying again");
                     return;
                 }
             }
