@@ -12,13 +12,13 @@ pub(crate) fn draft(number: usize) -> impl Strategy<Value = Draft> {
     (limit(), words(), conditions(), cost(), text(), key()).prop_map(
         move |(limit, words, when, cost, description, key)| {
             let [missing, consistency, on_store_failure, mode, action] = words;
-            let action = action.filter(|_| number % 4 == 0);
+            let action = action.filter(|_| number.is_multiple_of(4));
             let limit = limit.filter_out(action.is_some());
             Draft {
                 name: Some(format!("rule {number}{}", description.clone().unwrap_or_default()))
                     .map(|name| name.chars().filter(|c| !c.is_control()).take(128).collect())
-                    .filter(|_| number % 3 != 0),
-                key: if number % 3 == 0 { format!("user:{{user_id}}:n{number}") } else { key },
+                    .filter(|_| !number.is_multiple_of(3)),
+                key: if number.is_multiple_of(3) { format!("user:{{user_id}}:n{number}") } else { key },
                 plan: description.clone().filter(|text| !text.is_empty()),
                 cost: cost.filter(|_| action.is_none()),
                 missing,
@@ -28,7 +28,7 @@ pub(crate) fn draft(number: usize) -> impl Strategy<Value = Draft> {
                 action,
                 when,
                 replaces: Vec::new(),
-                ipv6_prefix: (number % 2 == 0).then_some(1 + number as u64 % 128),
+                ipv6_prefix: number.is_multiple_of(2).then_some(1 + number as u64 % 128),
                 description,
                 ..limit
             }

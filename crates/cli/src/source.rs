@@ -47,9 +47,8 @@ impl SourceArgs {
                 let rules = rules::parse("<stdin>", &text)?;
                 Ok(Source { rules, follower: None, shown: "standard input".to_owned() })
             }
-            Some(url) if Database::is_url(url) => self.open_database(url).await,
-            // A misspelt scheme is no file, and its password is nobody's business.
-            Some(url) if url.contains("://") => Err(Database::open(url).await.map(drop).unwrap_err().into()),
+            // A misspelt scheme is no file either; the database says so, without the password.
+            Some(url) if url.contains("://") => self.open_database(url).await,
             _ => follow(RuleSource::file(given), None).await,
         }
     }

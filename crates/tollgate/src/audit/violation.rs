@@ -54,7 +54,7 @@ impl Violation {
             endpoint: fact(request, "endpoint"),
             requested_at: answer.at(),
             tokens_at_time: speaker.verdict.remaining,
-            rule_id: None,
+            rule_id: rule.id(),
             rule_name: kept(rule.label()).into_owned(),
             count: 1,
         }
