@@ -7,6 +7,7 @@
 //! jsonl      lines of a trace
 //! console    commands behind `$ ` and what they print; `…` stands for anything, on a line of its own for any lines
 //! sh         a block to paste; the README's is pasted
+//! sql        statements, run in order on a fresh database of the page's own
 //! ```
 //!
 //! `TOLLGATE_BLESS=1` writes what the commands print into the pages, where no `…` stands; read the diff.
@@ -18,15 +19,24 @@ mod program;
 use std::path::Path;
 use std::process::Command;
 
+use sqlx::AssertSqlSafe;
 use tollgate::replay::Event;
 use tollgate::rules;
+use tollgate::sql::{Database, Pool};
 
 use markdown::Page;
 use program::{Server, root};
 
 /// Pages whose Rust snippets are doctests, in the `lib.rs` of `crates/tollgate` and `crates/tower`.
-const WITH_DOCTESTS: [&str; 4] =
-    ["README.md", "docs/guide/library.md", "docs/guide/axum.md", "docs/guide/login.md"];
+const WITH_DOCTESTS: [&str; 7] = [
+    "README.md",
+    "docs/guide/axum.md",
+    "docs/guide/library.md",
+    "docs/guide/login.md",
+    "docs/guide/plans.md",
+    "docs/guide/rules-in-a-database.md",
+    "docs/guide/violations.md",
+];
 
 #[test]
 fn every_rules_file_in_the_docs_is_one() {
@@ -59,6 +69,21 @@ fn every_trace_in_the_docs_is_one() {
     assert!(seen > 0, "no trace was found");
 }
 
+#[tokio::test]
+async fn every_statement_in_the_docs_runs_on_a_fresh_database() {
+    for page in Page::all() {
+        let scratch = program::Scratch::new();
+        let database = scratch.0.join("docs.db");
+        let database = Database::open(&format!("sqlite://{}", database.display())).await.expect("a new file");
+        let Pool::Sqlite(pool) = database.pool() else { unreachable!("opened as SQLite") };
+        for block in page.blocks("sql") {
+            let sql = sqlx::raw_sql(AssertSqlSafe(block.lines.join("\n")));
+            sql.execute(pool).await.unwrap_or_else(|error| panic!("{}: {error}", page.place(block.first)));
+        }
+        database.close().await;
+    }
+}
+
 #[test]
 fn every_rust_snippet_is_compiled() {
     for page in Page::all() {
@@ -74,7 +99,7 @@ fn every_rust_snippet_is_compiled() {
 
 #[test]
 fn every_block_says_what_it_is() {
-    let known = ["", "console", "json", "jsonl", "rust", "sh", "text", "toml", "yaml"];
+    let known = ["", "console", "json", "jsonl", "rust", "sh", "sql", "text", "toml", "yaml"];
     for page in Page::all() {
         for block in page.all_blocks() {
             let place = page.place(block.first);

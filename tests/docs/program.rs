@@ -70,6 +70,8 @@ impl Drop for Scratch {
 pub(crate) struct Server {
     child: Child,
     address: String,
+    /// Its ready file and its data.
+    _scratch: Scratch,
 }
 
 impl Server {
@@ -81,6 +83,7 @@ impl Server {
             .args(["serve", "--http", "127.0.0.1:0", "--ready-file"])
             .arg(&ready)
             .args(args)
+            .env("TOLLGATE_DATA_DIR", scratch.0.join("data"))
             .current_dir(folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -99,7 +102,7 @@ impl Server {
         };
         // {"http":"127.0.0.1:41234"}
         let address = text.split('"').nth(3).expect("the address of `http`").to_owned();
-        Server { child, address }
+        Server { child, address, _scratch: scratch }
     }
 
     /// A command of the docs, sent to this server.

@@ -6,6 +6,7 @@ pub mod fault_proxy;
 pub mod model;
 pub mod poll;
 pub mod ports;
+pub mod postgres;
 pub mod redis_server;
 pub mod scratch;
 pub mod signals;

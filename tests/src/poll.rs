@@ -36,6 +36,20 @@ pub async fn within<T>(patience: Duration, what: &str, mut ask: impl AsyncFnMut(
     }
 }
 
+/// Waits for a state on a thread that has nothing else to do.
+///
+/// # Panics
+///
+/// It did not come in time.
+pub fn blocking(what: &str, patience: Duration, mut is_so: impl FnMut() -> bool) {
+    let clock = Clock::system();
+    let deadline = clock.now().after(patience.into());
+    while !is_so() {
+        assert!(clock.now() < deadline, "waited {patience:?} in vain for {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

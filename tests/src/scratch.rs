@@ -22,6 +22,11 @@ impl Scratch {
         Scratch(path)
     }
 
+    /// Leaves it to the system to remove it, as a folder of somebody who may outlive us needs.
+    pub fn keep(mut self) -> PathBuf {
+        std::mem::take(&mut self.0)
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
@@ -30,6 +35,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        if !self.0.as_os_str().is_empty() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod completions;
+mod data;
 mod doctor;
 mod explain;
 mod load;
@@ -10,10 +11,12 @@ mod replay;
 mod request;
 mod rules;
 mod serve;
+mod source;
 mod store;
 mod summary;
 mod table;
 mod terminal;
+mod violations;
 mod words;
 
 use std::process::ExitCode;
@@ -53,6 +56,8 @@ enum Command {
     Explain(explain::Args),
     /// Look at a store before a fleet relies on it: reachable, fast, and does it keep what it counts?
     Doctor(doctor::Args),
+    /// List refusals on record, newest first
+    Violations(violations::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -77,6 +82,7 @@ fn run(command: Option<Command>, terminal: &mut Terminal) -> anyhow::Result<Exit
         Some(Command::Replay(args)) => replay::run(&args, terminal),
         Some(Command::Explain(args)) => explain::run(&args, terminal),
         Some(Command::Doctor(args)) => doctor::run(&args, terminal),
+        Some(Command::Violations(args)) => violations::run(&args, terminal),
         Some(Command::Completions(args)) => completions::run(&args, terminal),
         None => serve::run(&serve::Args::from_environment(), terminal),
     }

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Parser as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tollgate::Limiter;
+use tollgate::{Limiter, RuleSet};
 use tollgate_server::{Config, Server};
 use tracing_subscriber::EnvFilter;
 
-use crate::load::RulesArgs;
+use crate::source::SourceArgs;
 use crate::store::{FleetArgs, StoreArgs};
 use crate::terminal::{Terminal, Tone};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    rules: RulesArgs,
+    rules: SourceArgs,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
@@ -52,8 +52,6 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
         .with_writer(std::io::stderr)
         .with_ansi(terminal.colours_remarks())
         .init();
-    let rules = args.rules.load()?;
-    let count = rules.rules().len();
     let config = Config { http: args.http, ready_file: args.ready_file.clone() };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -62,9 +60,16 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
     runtime.block_on(async {
         // Signals are caught before anybody is told that the server is up.
         let signals = Signals::catch().context("cannot catch signals")?;
-        let limiter = Limiter::new(rules, args.store.open().await?).with_nodes(args.fleet.nodes);
-        let server = Server::bind(&config, Arc::new(limiter)).await?;
-        if let Err(error) = greet(args, count, server.http(), terminal) {
+        let source = args.rules.open().await?;
+        let hint = Hint::of(&source.rules);
+        let shown = format!("{}, {} rules", source.shown, source.rules.rules().len());
+        let store = args.store.open().await?;
+        let limiter = Arc::new(Limiter::new(source.rules, store).with_nodes(args.fleet.nodes));
+        if let Some(follower) = source.follower {
+            tokio::spawn(follower.run(Arc::clone(&limiter)));
+        }
+        let server = Server::bind(&config, limiter).await?;
+        if let Err(error) = greet(&shown, &args.store.shown(), hint, server.http(), terminal) {
             tracing::debug!(%error, "nobody reads the first screen"); // which is no reason not to serve
         }
         server.run(signals.stop()).await;
@@ -73,19 +78,38 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a newcomer may try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hint {
+    /// The starter set's free plan.
+    FreePlan,
+    None,
+}
+
+impl Hint {
+    fn of(rules: &RuleSet) -> Self {
+        let free = rules.rules().iter().find(|rule| rule.label() == "per-user-free");
+        let as_shipped =
+            free.and_then(|rule| rule.limit()).is_some_and(|limit| limit.to_string() == "10/s burst 50");
+        if as_shipped { Hint::FreePlan } else { Hint::None }
+    }
+}
+
 /// The first screen: what is listening, which rules, what to try.
-fn greet(args: &Args, count: usize, http: SocketAddr, terminal: &mut Terminal) -> anyhow::Result<()> {
-    let rules = match args.rules.file() {
-        Some(path) => format!("{}, {count} rules", path.display()),
-        None => format!("the built-in starter set, {count} rules; bring your own with --rules FILE"),
-    };
+fn greet(
+    rules: &str,
+    store: &str,
+    hint: Hint,
+    http: SocketAddr,
+    terminal: &mut Terminal,
+) -> anyhow::Result<()> {
     let title = terminal.paint(Tone::Strong, concat!("tollgate ", env!("CARGO_PKG_VERSION")));
     let out = terminal.out();
     writeln!(out, "{title}")?;
     writeln!(out, "  listening  http://{http}")?;
     writeln!(out, "  rules      {rules}")?;
-    writeln!(out, "  store      {}", args.store.shown())?;
-    if args.rules.file().is_none() {
+    writeln!(out, "  store      {store}")?;
+    if hint == Hint::FreePlan {
         writeln!(
             out,
             "\nA free user may spend 50 tokens at once. Ask for 20, three times; the third is a 429:\n"

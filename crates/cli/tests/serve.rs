@@ -31,6 +31,7 @@ impl Served {
             .args(["serve", "--http", "127.0.0.1:0", "--ready-file"])
             .arg(&ready)
             .args(args)
+            .env("TOLLGATE_DATA_DIR", folder.join("data"))
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -138,10 +139,55 @@ fn rules_come_from_a_file_and_a_bad_one_is_drawn_with_exit_2() {
 }
 
 #[test]
+fn a_fresh_data_directory_begins_with_the_starter_set_and_changes_are_obeyed() {
+    use tollgate::rules::{RuleBook, parse_rule};
+    let served = Served::start(&[]);
+    let database = served.folder.join("data/tollgate.db");
+    let told = format!("a starter set, now in {}", database.display());
+    assert!(served.greeting.contains(&told) && served.greeting.contains("6 rules"), "{}", served.greeting);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let url = format!("sqlite://{}", database.display());
+    let book = RuleBook::new(runtime.block_on(tollgate::sql::Database::open(&url)).unwrap());
+    let history = runtime.block_on(book.history(None, 99)).unwrap();
+    assert!(history.len() == 6 && history.iter().all(|change| change.changed_by == "tollgate"));
+    // Another server on the same file does not begin anew.
+    let other = Served::start(&["--rules", &url]);
+    assert!(other.greeting.contains(&format!("{url}, 6 rules")), "{}", other.greeting);
+    let rule = parse_rule("test", "{ name: nobody, key: global, action: deny }").unwrap();
+    runtime.block_on(book.add("me", rule.draft().clone())).unwrap();
+    for server in [&served, &other] {
+        let refused = || server.send("POST", "/v1/check", "{}").starts_with("HTTP/1.1 403");
+        assert!((0..20_000).any(|_| refused()), "the change is not obeyed");
+    }
+    runtime.block_on(book.database().close());
+}
+
+#[test]
+fn a_database_out_of_reach_is_named_without_its_password() {
+    let folder = std::env::temp_dir().join(format!("tollgate-unreachable-{}", std::process::id()));
+    for (rules, wanted) in [
+        ("postgres://me:s3cret@127.0.0.1:1/rules", "cannot open postgres://me:***@127.0.0.1:1/rules"),
+        ("postgres://me:s3cret@127.0.0.1:1/rules?passwrd=s3cret", "the parameter `passwrd`"),
+        ("postgras://me:s3cret@127.0.0.1:1/rules", "`postgras://me:***@127.0.0.1:1/rules` is no database"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--rules", rules, "--data-dir"])
+            .arg(&folder)
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(told.contains(wanted) && !told.contains("s3cret"), "{told}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn an_address_that_is_taken_is_named_with_a_way_out() {
     let served = Served::start(&[]);
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--http", &served.http])
+        .args(["serve", "--http", &served.http, "--data-dir"])
+        .arg(served.folder.join("another"))
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));

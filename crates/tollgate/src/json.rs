@@ -91,8 +91,9 @@ impl<'de> Deserialize<'de> for Scalar<'de> {
     }
 }
 
+/// A JSON string, number or boolean as text, the latter two as they are written.
 #[inline]
-fn scalar(raw: &str) -> Option<Cow<'_, str>> {
+pub(crate) fn scalar(raw: &str) -> Option<Cow<'_, str>> {
     match raw.as_bytes().first()? {
         b'"' if raw.contains('\\') => serde_json::from_str(raw).ok().map(Cow::Owned),
         b'"' => raw.get(1..raw.len() - 1).map(Cow::Borrowed),

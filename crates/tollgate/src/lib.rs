@@ -20,6 +20,7 @@
 //! rule says what happens then ([`Decision::degraded`]). [`replay`] runs a trace through rules in virtual time. [`core`] is the arithmetic beneath, which
 //! reads no clock: tests turn a [`Clock::manual`].
 
+pub mod audit;
 mod clock;
 #[cfg(feature = "redis")]
 pub mod doctor;
@@ -27,15 +28,20 @@ mod failure;
 mod gate;
 pub mod json;
 mod limiter;
+pub mod plans;
 pub mod replay;
 pub mod rules;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub mod sql;
 mod store;
 mod sync;
 
+pub use audit::Violations;
 pub use clock::Clock;
 pub use failure::DegradedCount;
 pub use gate::Gate;
 pub use limiter::{Answer, Explanation, Limiter, Snapshot};
+pub use plans::Plans;
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisBuilder, RedisConfigError, RedisStats, RedisStore};
 pub use store::{AnyStore, Bounds, MemoryStats, MemoryStore, Store, StoreError};
@@ -50,4 +56,7 @@ pub use tollgate_core::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/guide/library.md")]
+#[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/plans.md"))]
+#[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/violations.md"))]
+#[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/rules-in-a-database.md"))]
 struct Snippets;

@@ -7,10 +7,14 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::rule::Mismatch;
-use tollgate_core::{Decision, Descriptor, Limited, Micros, RuleIndex, RuleSet, Ruling, Timestamp, Verdicts};
+use tollgate_core::{
+    Decision, Descriptor, Limited, Micros, Outcome, RuleIndex, RuleSet, Ruling, Timestamp, Verdicts,
+};
 
+use crate::audit::Violations;
 use crate::clock::Clock;
 use crate::failure::{DegradedCount, Failure};
+use crate::plans::Plans;
 use crate::store::{AnyStore, Store, StoreError};
 
 /// Decides requests by rules.
@@ -39,6 +43,8 @@ pub struct Limiter<S = AnyStore> {
     rules: ArcSwap<RuleSet>,
     store: S,
     failure: Failure,
+    violations: Option<Violations>,
+    plans: Option<Plans>,
 }
 
 /// A decision together with the rules that made it.
@@ -47,6 +53,7 @@ pub struct Answer {
     decision: Decision,
     rules: Snapshot,
     at: Timestamp,
+    plan: Option<Arc<str>>,
 }
 
 /// One rule set, held for as long as somebody needs it; taking it counts nothing and waits for nobody.
@@ -74,7 +81,13 @@ pub(crate) enum Verb {
 impl<S: Store> Limiter<S> {
     /// A limiter over a store, on the store's clock.
     pub fn new(rules: impl Into<Arc<RuleSet>>, store: S) -> Self {
-        Limiter { rules: ArcSwap::new(rules.into()), store, failure: Failure::new(NonZeroU32::MIN) }
+        Limiter {
+            rules: ArcSwap::new(rules.into()),
+            store,
+            failure: Failure::new(NonZeroU32::MIN),
+            violations: None,
+            plans: None,
+        }
     }
 
     /// The same as one of so many nodes: while the store is away, rules with `on_store_failure: local` count against
@@ -82,6 +95,18 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn with_nodes(self, nodes: NonZeroU32) -> Self {
         Limiter { failure: Failure::new(nodes), ..self }
+    }
+
+    /// The same limiter, with every refused check added to `violations`.
+    #[must_use]
+    pub fn with_violations(self, violations: Violations) -> Self {
+        Limiter { violations: Some(violations), ..self }
+    }
+
+    /// The same limiter, with the plan of a user looked up where a request does not name it.
+    #[must_use]
+    pub fn with_plans(self, plans: Plans) -> Self {
+        Limiter { plans: Some(plans), ..self }
     }
 
     /// Decides one request and charges its cost if it may pass.
@@ -96,7 +121,9 @@ impl<S: Store> Limiter<S> {
     /// As [`check`](Self::check), but a request that would be held for longer than `patience` is refused and
     /// charged nothing.
     pub async fn check_within(&self, request: &Descriptor<'_>, cost: u64, patience: Micros) -> Answer {
-        self.decide(request, cost, patience, Verb::Check).await
+        let answer = self.decide(request, cost, patience, Verb::Check).await;
+        self.record(request, &answer);
+        answer
     }
 
     /// Answers what [`check`](Self::check) would, and charges nothing.
@@ -137,18 +164,24 @@ impl<S: Store> Limiter<S> {
     ///
     /// The store gave no answer.
     pub async fn reset(&self, request: &Descriptor<'_>) -> Result<Answer, StoreError> {
+        let plan = self.plan(request).await;
+        let named = plan.as_deref().map(|plan| on_plan(request, plan));
+        let request = named.as_ref().unwrap_or(request);
         let rules = self.rules();
         let limited = rules.limited(request, 1, Micros::MAX);
         let mut verdicts = Verdicts::new();
         let at = self.store.reset(&limited.hits, &mut verdicts).await?;
         let decision = Decision::strictest(&rules, &limited, &verdicts);
         drop(limited);
-        Ok(Answer { decision, rules, at })
+        Ok(Answer { decision, rules, at, plan })
     }
 
     /// The whole flow: match, decide at the store or without it, answer.
     #[inline]
     async fn decide(&self, request: &Descriptor<'_>, cost: u64, patience: Micros, verb: Verb) -> Answer {
+        let plan = self.plan(request).await;
+        let named = plan.as_deref().map(|plan| on_plan(request, plan));
+        let request = named.as_ref().unwrap_or(request);
         let rules = self.rules(); // one snapshot: a reload never splits a request
         let ruling = rules.ruling(request, cost, patience);
         let (decision, at) = match self.ask(&rules, &ruling, verb).await {
@@ -161,17 +194,41 @@ impl<S: Store> Limiter<S> {
             }
         };
         drop(ruling);
-        Answer { decision, rules, at }
+        Answer { decision, rules, at, plan }
     }
 
     /// The same where only the store may decide.
     #[inline]
     async fn at_store(&self, request: &Descriptor<'_>, cost: u64, verb: Verb) -> Result<Answer, StoreError> {
+        let plan = self.plan(request).await;
+        let named = plan.as_deref().map(|plan| on_plan(request, plan));
+        let request = named.as_ref().unwrap_or(request);
         let rules = self.rules();
         let ruling = rules.ruling(request, cost, Micros::MAX);
         let (decision, at) = self.ask(&rules, &ruling, verb).await.map_err(|(_, error)| error)?;
         drop(ruling);
-        Ok(Answer { decision, rules, at })
+        Ok(Answer { decision, rules, at, plan })
+    }
+
+    /// The plan of a request that has a user and names no plan.
+    #[inline]
+    async fn plan(&self, request: &Descriptor<'_>) -> Option<Arc<str>> {
+        match &self.plans {
+            None => None,
+            Some(plans) => plans.of(request).await,
+        }
+    }
+
+    /// Puts a refusal on record.
+    #[inline]
+    fn record(&self, request: &Descriptor<'_>, answer: &Answer) {
+        let Some(violations) = &self.violations else { return };
+        match &answer.plan {
+            // A store that was away is nobody's violation.
+            _ if matches!(answer.outcome(), Outcome::Allowed | Outcome::Unavailable) => {}
+            None => violations.note(request, answer),
+            Some(plan) => violations.note(&on_plan(request, plan), answer),
+        }
     }
 
     /// What the rules say, and where buckets decide, what the store says.
@@ -209,7 +266,8 @@ impl<S: Store> Limiter<S> {
                 u64::try_from(deadline.as_micros().saturating_sub(self.clock().now().as_micros()))
                     .unwrap_or(0),
             );
-            let answer = self.check_within(request, cost, left).await;
+            // A refusal on the way is no violation: whoever waits its turn has done nothing wrong.
+            let answer = self.decide(request, cost, left, Verb::Check).await;
             if answer.allowed() {
                 self.clock().sleep(answer.delay()).await;
                 return answer;
@@ -218,11 +276,15 @@ impl<S: Store> Limiter<S> {
                 Some(wait) if wait <= left => {
                     // Only the deadline stands in the way: the queue brings the turn no earlier by waiting outside.
                     if self.peek(request, cost).await.allowed() {
+                        self.record(request, &answer);
                         return answer;
                     }
                     self.clock().sleep(wait).await;
                 }
-                _ => return answer,
+                _ => {
+                    self.record(request, &answer);
+                    return answer;
+                }
             }
         }
     }
@@ -243,9 +305,9 @@ impl<S: Store> Limiter<S> {
         Snapshot(self.rules.load())
     }
 
-    /// Replaces the rules, between two requests. What was used stays used.
-    pub fn set_rules(&self, rules: impl Into<Arc<RuleSet>>) {
-        self.rules.store(rules.into());
+    /// Replaces the rules, between two requests, and returns those before. What was used stays used.
+    pub fn set_rules(&self, rules: impl Into<Arc<RuleSet>>) -> Arc<RuleSet> {
+        self.rules.swap(rules.into())
     }
 
     /// How many decisions were made without the store, by policy and reason.
@@ -275,6 +337,11 @@ impl Answer {
         self.at
     }
 
+    /// The plan that was looked up, where the request named none.
+    pub fn plan(&self) -> Option<&str> {
+        self.plan.as_deref()
+    }
+
     /// The rule that speaks, by its label.
     pub fn rule(&self) -> Option<&str> {
         self.decision.speaker().map(|tier| self.rules.rule(tier.rule).label())
@@ -301,6 +368,11 @@ impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// A request with the plan that was looked up for it.
+fn on_plan<'a>(request: &Descriptor<'a>, plan: &str) -> Descriptor<'a> {
+    request.clone().with("plan", plan.to_owned())
 }
 
 #[cfg(test)]

@@ -270,6 +270,7 @@ impl Draft {
                     consistency,
                     on_store_failure,
                     mode,
+                    id: None,
                     draft: self,
                 })
             }

@@ -17,6 +17,7 @@ pub use draft::{CostDraft, Draft, Field, FieldError, FieldProblem};
 #[derive(Debug, Clone)]
 pub struct Rule {
     draft: Draft,
+    id: Option<i64>,
     label: Box<str>,
     space: Space,
     conditions: Vec<Condition>,
@@ -152,6 +153,17 @@ impl Rule {
     /// The name, or for an unnamed rule its key, plan and period: `user:{user_id} plan=free 1s`.
     pub fn label(&self) -> &str {
         &self.label
+    }
+
+    /// Its number in the database it came from; none of a file's.
+    pub const fn id(&self) -> Option<i64> {
+        self.id
+    }
+
+    /// The same rule, known to a database by this number.
+    #[must_use]
+    pub fn with_id(self, id: i64) -> Self {
+        Rule { id: Some(id), ..self }
     }
 
     /// The rule as written.

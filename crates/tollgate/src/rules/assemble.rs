@@ -95,26 +95,30 @@ fn stand_in(rule: &Written<'_>, place: usize) -> Option<Rule> {
 }
 
 fn locate(rule: &Written<'_>, error: &FieldError) -> Finding {
+    let Some(node) = rule.value(error.field.name).filter(|node| !node.is_null()) else {
+        return Finding::from_text(rule.head, &error.problem.to_string());
+    };
+    let place = match &error.field.key {
+        Some(key) => condition(node, key, &error.problem),
+        None => node.span,
+    };
+    Finding::from_text(place, &worded(error, node.text()))
+}
+
+/// What is wrong with a field that was given, in words that name the field and, if it is text, what was written.
+pub(super) fn worded(error: &FieldError, given: Option<&str>) -> String {
     let field = error.field.name;
     let text = error.problem.to_string();
-    let Some(node) = rule.value(field).filter(|node| !node.is_null()) else {
-        return Finding::from_text(rule.head, &text);
-    };
-    if let Some(key) = &error.field.key {
-        let finding = Finding::from_text(condition(node, key, &error.problem), &text);
-        return Finding { message: format!("{field}: {}", finding.message), ..finding };
-    }
-    let finding = Finding::from_text(node.span, &text);
     let names_the_field = text.starts_with(field) || text.contains(&format!("`{field}`"));
-    let message = match node.text() {
-        _ if names_the_field => finding.message,
-        _ if error.problem == FieldProblem::Empty => format!("{field} {}", finding.message),
+    match given {
+        _ if error.field.key.is_some() => format!("{field}: {text}"),
+        _ if names_the_field => text,
+        _ if error.problem == FieldProblem::Empty => format!("{field} {text}"),
         Some(value) if !text.contains(&format!("`{value}`")) => {
-            format!("{field} `{}`: {}", clip(value), finding.message)
+            format!("{field} `{}`: {text}", clip(value))
         }
-        _ => format!("{field}: {}", finding.message),
-    };
-    Finding { message, ..finding }
+        _ => format!("{field}: {text}"),
+    }
 }
 
 /// The place of a condition: the value that is wrong if there is one, else the attribute.

@@ -16,13 +16,29 @@
 //! `1.50` as `1.5`.
 
 mod assemble;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod book;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod database;
 mod fields;
+#[cfg(feature = "watch")]
+mod file;
 mod findings;
+#[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
+mod follow;
 mod load;
 mod read;
 mod render;
 mod report;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod row;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod rows;
 mod schema;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod snapshot;
+#[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
+mod source;
 mod syntax;
 #[cfg(test)]
 mod tests;
@@ -34,9 +50,25 @@ use findings::Findings;
 use read::Written;
 use tree::Node;
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use book::{BookError, Change, Edit, RuleBook};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use database::DatabaseSource;
+#[cfg(feature = "watch")]
+pub use file::FileSource;
+#[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
+pub use follow::{Follower, RulesReport, RulesStatus};
 pub use render::Style;
 pub use report::{Problem, RulesError};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use row::RuleRow;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use rows::{RowProblem, RowsError};
 pub use schema::schema;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use snapshot::SnapshotFile;
+#[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
+pub use source::{Loaded, RuleSource, SourceError};
 
 /// The rules to begin with where none are given: `examples/rules/starter.yaml`.
 pub const STARTER: &str = include_str!("starter.yaml");

@@ -1,0 +1,114 @@
+//! Where `tollgate serve` has its rules from.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use tollgate::rules::{self, Follower, RuleBook, RuleSource, SnapshotFile, SourceError};
+use tollgate::sql::Database;
+use tollgate::{RuleSet, rules::STARTER};
+
+use crate::data::DataArgs;
+use crate::load;
+
+/// Whoever wrote the first rules into a fresh database.
+const SEEDED_BY: &str = "tollgate";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SourceArgs {
+    /// The rules: a file, sqlite://path, postgres://user@host/name, or `-` for standard input; without it a database
+    /// in the data directory, which begins with a starter set
+    #[arg(long = "rules", value_name = "FILE|URL", env = "TOLLGATE_RULES")]
+    rules: Option<PathBuf>,
+    #[command(flatten)]
+    data: DataArgs,
+}
+
+/// Rules to serve by.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) rules: RuleSet,
+    /// Keeps them those of their source; standard input has nothing to follow.
+    pub(crate) follower: Option<Follower>,
+    /// What to call them on the first screen.
+    pub(crate) shown: String,
+}
+
+impl SourceArgs {
+    /// Loads the rules, and begins a database with the starter set where nothing else was asked for.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read, or everything that is wrong with them.
+    pub(crate) async fn open(&self) -> anyhow::Result<Source> {
+        let Some(given) = &self.rules else { return self.open_own().await };
+        match given.to_str() {
+            Some("-") => {
+                let text = load::text(given).context("cannot read the rules from standard input")?;
+                let rules = rules::parse("<stdin>", &text)?;
+                Ok(Source { rules, follower: None, shown: "standard input".to_owned() })
+            }
+            // A misspelt scheme is no file either; the database says so, without the password.
+            Some(url) if url.contains("://") => self.open_database(url).await,
+            _ => follow(RuleSource::file(given), None).await,
+        }
+    }
+
+    /// A database that somebody else keeps; its last good rules are kept in case it is down at the next start.
+    async fn open_database(&self, url: &str) -> anyhow::Result<Source> {
+        let kept = match self.data.folder() {
+            Ok(folder) => Some(SnapshotFile::new(folder.join("rules.snapshot"))),
+            Err(error) => {
+                let folder = self.data.shown();
+                tracing::warn!(folder, %error, "no data directory, so no start while the database is down");
+                None
+            }
+        };
+        follow(RuleSource::database(url), kept).await
+    }
+
+    /// The database of our own.
+    async fn open_own(&self) -> anyhow::Result<Source> {
+        let cannot =
+            || format!("cannot make the data directory {}; name another with --data-dir", self.data.shown());
+        let path = self.data.folder().with_context(cannot)?.join("tollgate.db");
+        let url = own_url(&path);
+        let book = RuleBook::new(Database::open(&url).await?);
+        let seeded = book.seed(SEEDED_BY, rules::parse_drafts("starter.yaml", STARTER)?).await?;
+        book.database().close().await;
+        let source = follow(RuleSource::database(&url), None).await?;
+        let shown = match seeded {
+            true => format!("a starter set, now in {}; bring your own with --rules", path.display()),
+            false => path.display().to_string(),
+        };
+        Ok(Source { shown, ..source })
+    }
+}
+
+/// `?` and `%` in a path are not what they are in an address.
+fn own_url(path: &Path) -> String {
+    let path = path.display().to_string().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    format!("sqlite://{path}")
+}
+
+async fn follow(source: RuleSource, kept: Option<SnapshotFile>) -> anyhow::Result<Source> {
+    let shown = source.shown().to_owned();
+    let started = match kept {
+        Some(file) => Follower::start_with_snapshot(source, file).await,
+        None => Follower::start(source).await,
+    };
+    let (rules, follower) = started.map_err(explain)?;
+    Ok(Source { rules, follower: Some(follower), shown })
+}
+
+fn explain(error: SourceError) -> anyhow::Error {
+    match error {
+        SourceError::Text(error) => error.into(),
+        SourceError::Read { shown, source } => {
+            let way_out = "name another with --rules, or leave it out for a database with a starter set";
+            anyhow!("cannot read the rules {shown}: {source}; {way_out}")
+        }
+        SourceError::Database(error) => anyhow::Error::from(error)
+            .context("there are no rules to start with, and none were kept from before"),
+        error => error.into(),
+    }
+}

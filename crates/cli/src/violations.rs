@@ -1,0 +1,191 @@
+//! `tollgate violations`: refusals on record.
+
+use std::borrow::Cow;
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::builder::FalseyValueParser;
+use tollgate::audit::{
+    FoundViolation, MOST_ON_A_PAGE, Pseudonyms, ViolationFilter, ViolationLog, instant, instant_text,
+};
+use tollgate::sql::Database;
+use tollgate::{Clock, Timestamp};
+
+use crate::table::table;
+use crate::terminal::Terminal;
+use crate::words::{count, grouped};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The database: sqlite://path or postgres://user@host/name
+    #[arg(long = "rules", value_name = "URL", env = "TOLLGATE_RULES")]
+    database: Option<String>,
+    /// Who was refused
+    #[arg(long, value_name = "ID", env = "TOLLGATE_USER_ID")]
+    user_id: Option<String>,
+    /// From which address
+    #[arg(long, value_name = "ADDRESS", env = "TOLLGATE_IP")]
+    ip: Option<IpAddr>,
+    /// Asking for which path
+    #[arg(long, value_name = "PATH", env = "TOLLGATE_ENDPOINT")]
+    endpoint: Option<String>,
+    /// By which rule
+    #[arg(long, value_name = "NAME", env = "TOLLGATE_RULE")]
+    rule: Option<String>,
+    /// Not before; a time, or how long ago, such as 1h
+    #[arg(long, value_name = "TIME", env = "TOLLGATE_SINCE")]
+    since: Option<String>,
+    /// Before; a time, or how long ago
+    #[arg(long, value_name = "TIME", env = "TOLLGATE_UNTIL")]
+    until: Option<String>,
+    /// The most to list
+    #[arg(long, value_name = "ROWS", env = "TOLLGATE_LIMIT", default_value_t = 100)]
+    limit: usize,
+    /// The secret that user ids and addresses were hashed with
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_HASH_KEY_FILE")]
+    hash_key_file: Option<PathBuf>,
+    /// Print one JSON object per violation
+    #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let filter = args.filter(Clock::system().now())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (found, more) = runtime.block_on(async { find(&args.log().await?, filter, args.limit).await })?;
+    if args.json {
+        for violation in &found {
+            writeln!(terminal.out(), "{}", serde_json::to_string(violation)?)?;
+        }
+    } else if found.is_empty() {
+        terminal.remark("no violations");
+    } else {
+        print(&found, terminal)?;
+    }
+    if more {
+        let listed = count(u64::try_from(args.limit)?, "violation");
+        terminal.remark(&format!("these are the newest {listed}; there are more, see --limit"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn filter(&self, now: Timestamp) -> anyhow::Result<ViolationFilter> {
+        let bound = |flag: &str, text: &Option<String>| {
+            let at = text.as_deref().map(|text| instant(text, now)).transpose();
+            at.with_context(|| format!("{flag} `{}`", text.as_deref().unwrap_or_default()))
+        };
+        Ok(ViolationFilter {
+            user_id: self.user_id.clone(),
+            ip: self.ip.map(|address| address.to_string()),
+            endpoint: self.endpoint.clone(),
+            rule: self.rule.clone(),
+            since: bound("--since", &self.since)?,
+            until: bound("--until", &self.until)?,
+            ..ViolationFilter::default()
+        })
+    }
+
+    async fn log(&self) -> anyhow::Result<ViolationLog> {
+        let Some(url) = self.database.as_deref().filter(|text| Database::is_url(text)) else {
+            bail!(
+                "violations are in a database; name it: --rules sqlite://path or postgres://user@host/name"
+            );
+        };
+        let log = ViolationLog::new(Database::open(&for_reading(url)).await?);
+        match &self.hash_key_file {
+            None => Ok(log),
+            Some(path) => Ok(log.with_pseudonyms(pseudonyms(path)?)),
+        }
+    }
+}
+
+/// The same database, which is not made if it is missing.
+fn for_reading(url: &str) -> Cow<'_, str> {
+    match url.contains('?') {
+        _ if !url.starts_with("sqlite:") || url.contains("mode=") => Cow::Borrowed(url),
+        false => Cow::Owned(format!("{url}?mode=ro")),
+        true => Cow::Owned(format!("{url}&mode=ro")),
+    }
+}
+
+fn pseudonyms(path: &Path) -> anyhow::Result<Pseudonyms> {
+    let told = || format!("the secret in {}", path.display());
+    let secret = std::fs::read(path).with_context(told)?;
+    Pseudonyms::new(secret.trim_ascii_end()).with_context(told)
+}
+
+/// The newest violations, page by page, and whether there are more.
+async fn find(
+    log: &ViolationLog,
+    mut filter: ViolationFilter,
+    limit: usize,
+) -> anyhow::Result<(Vec<FoundViolation>, bool)> {
+    let mut found = Vec::new();
+    loop {
+        filter.limit = (limit - found.len()).min(MOST_ON_A_PAGE);
+        if filter.limit == 0 {
+            return Ok((found, filter.cursor.is_some()));
+        }
+        let page = log.find(&filter).await?;
+        found.extend(page.violations);
+        filter.cursor = page.next;
+        if page.next.is_none() {
+            return Ok((found, false));
+        }
+    }
+}
+
+fn print(found: &[FoundViolation], terminal: &mut Terminal) -> anyhow::Result<()> {
+    let mut table = table(["TIME", "COUNT", "RULE", "KEY", "USER", "ADDRESS", "ENDPOINT"], &[1]);
+    for FoundViolation { violation, .. } in found {
+        let or_dash = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), printable);
+        table.add_row([
+            instant_text(violation.requested_at),
+            grouped(violation.count),
+            printable(&violation.rule_name),
+            printable(&violation.bucket_key),
+            or_dash(&violation.user_id),
+            or_dash(&violation.ip_address),
+            or_dash(&violation.endpoint),
+        ]);
+    }
+    writeln!(terminal.out(), "{}", table.trim_fmt())?;
+    Ok(())
+}
+
+/// A text that callers chose, without what could move a terminal's cursor or turn its writing round.
+fn printable(text: &str) -> String {
+    let harmless = |c: char| {
+        !c.is_control()
+            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if harmless(c) { shown.push(c) } else { shown.extend(c.escape_default()) }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_fool_a_terminal_is_escaped_and_the_rest_is_not() {
+        assert_eq!(printable("ä漢🦀 a/b"), "ä漢🦀 a/b");
+        assert_eq!(printable("a\x1b[31m\r\n\x07\u{9b}b"), r"a\u{1b}[31m\r\n\u{7}\u{9b}b");
+        assert_eq!(printable("abc\u{202e}fed"), r"abc\u{202e}fed");
+    }
+
+    #[test]
+    fn looking_makes_no_database() {
+        assert_eq!(for_reading("sqlite://a.db"), "sqlite://a.db?mode=ro");
+        assert_eq!(for_reading("sqlite://a.db?cache=private"), "sqlite://a.db?cache=private&mode=ro");
+        assert_eq!(for_reading("sqlite://a.db?mode=rw"), "sqlite://a.db?mode=rw");
+        assert_eq!(for_reading("postgres://h/n"), "postgres://h/n");
+    }
+}

@@ -1,0 +1,261 @@
+//! Where refusals wait until somebody writes them down.
+//!
+//! A decision adds its refusal to a table that is there already and goes on: no I/O, no waiting, and nothing is
+//! allocated unless it is the bucket's first refusal of the second. A flood on one bucket is one growing count. The
+//! tables have a bound; what finds no room is counted as dropped.
+//!
+//! ```text
+//! check -> shard: (bucket, lane, second) -> count      drain: swap the table for an empty one -> carried -> writer
+//! ```
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldhash::quality::RandomState;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tollgate_core::{Descriptor, Timestamp, Value};
+
+use super::{Violation, ViolationStats};
+use crate::limiter::Answer;
+
+const SHARDS: usize = 16;
+/// Callers who share a bucket are spread over so many records a second, so that a few are told apart and a
+/// flood of them is not a flood of records.
+const LANES: u64 = 8;
+
+/// Refusals that are not written down yet, with a bound; clones share them.
+///
+/// ```
+/// use tollgate::{Descriptor, Limiter, MemoryStore, Violations, rules};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let rules = rules::parse("rules.yaml", "rules: [{ name: user, key: 'user:{user_id}', limit: 1/h }]")?;
+/// let violations = Violations::default();
+/// let limiter = Limiter::new(rules, MemoryStore::new()).with_violations(violations.clone());
+/// let request = Descriptor::new().with("user_id", "42");
+/// for _ in 0..4 {
+///     limiter.check(&request, 1).await?;
+/// }
+/// let recorded = violations.drain_all();
+/// assert_eq!(recorded.iter().map(|violation| violation.count).sum::<u64>(), 3);
+/// assert_eq!(recorded[0].bucket_key, "user:42");
+/// # Ok(()) }
+/// ```
+///
+/// A database's writer empties it where there is one; others drain it and say with
+/// [`settle`](Self::settle) what became of it.
+#[derive(Clone)]
+pub struct Violations(Arc<Queue>);
+
+/// What became of refusals that were drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// They are on record.
+    Written,
+    /// They are lost.
+    Dropped,
+}
+
+struct Queue {
+    seeds: [RandomState; 2],
+    /// The most records in each shard, and in what is carried over.
+    room: usize,
+    shards: [Padded; SHARDS],
+    /// What was drained before its second was over, and an empty table to exchange for a full one.
+    carried: Mutex<(Table, Table)>,
+    written: AtomicU64,
+    dropped: AtomicU64,
+    half_full: Notify,
+}
+
+/// A shard and its lock, on cache lines of their own.
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+struct Shard {
+    table: Table,
+    produced: u64,
+    dropped: u64,
+}
+
+type Table = HashMap<Place, Tally, RandomState>;
+
+/// What one record is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    /// A keyed hash; the same 128 bits count as the same bucket.
+    bucket: [u64; 2],
+    lane: u64,
+    second: i64,
+}
+
+struct Tally {
+    violation: Box<Violation>,
+    /// A hash of the facts; the same as the last one's means that nothing new is to be compared.
+    facts: u64,
+}
+
+impl Default for Violations {
+    /// Room for 32,768 records: one for each bucket and second.
+    fn default() -> Self {
+        Violations::with_room(32_768)
+    }
+}
+
+impl Violations {
+    /// Room for about so many records. As many again may be on their way to the writer.
+    pub fn with_room(records: usize) -> Self {
+        let room = records.div_ceil(SHARDS).max(1);
+        let table = || Table::with_capacity_and_hasher(room, RandomState::default());
+        let shard = |_| Padded(Mutex::new(Shard { table: table(), produced: 0, dropped: 0 }));
+        Violations(Arc::new(Queue {
+            seeds: [RandomState::default(), RandomState::default()],
+            room,
+            shards: std::array::from_fn(shard),
+            carried: Mutex::new((Table::default(), table())),
+            written: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            half_full: Notify::new(),
+        }))
+    }
+
+    /// Adds a refusal. Waits for nobody but another refusal being added.
+    pub(crate) fn note(&self, request: &Descriptor<'_>, answer: &Answer) {
+        let Some(speaker) = answer.speaker() else { return };
+        let queue = &*self.0;
+        let key = answer.rules().rule(speaker.rule).key(request);
+        let bucket = queue.seeds.each_ref().map(|seed| seed.hash_one(&key));
+        let (caller, facts) = queue.hashes(request);
+        let place = Place { bucket, lane: caller % LANES, second: second(answer.at()) };
+        let shard = &mut *queue.shard(bucket[0]).lock();
+        shard.produced += 1;
+        if let Some(tally) = shard.table.get_mut(&place) {
+            tally.add(request, facts);
+        } else if shard.table.len() >= queue.room {
+            shard.dropped += 1;
+        } else {
+            let violation = Box::new(Violation::new(request, answer));
+            shard.table.insert(place, Tally { violation, facts });
+            if shard.table.len() == queue.room.div_ceil(2) {
+                queue.half_full.notify_one();
+            }
+        }
+    }
+
+    /// Takes out the records whose second is over at `now`. Those of the second that runs stay, so that each bucket
+    /// has one record for each second, unless there are more of them than there is room.
+    pub fn drain(&self, now: Timestamp) -> Vec<Violation> {
+        self.0.drain(second(now))
+    }
+
+    /// Takes out every record.
+    pub fn drain_all(&self) -> Vec<Violation> {
+        self.0.drain(i64::MAX)
+    }
+
+    /// Says what became of so many refusals that were drained.
+    pub fn settle(&self, refusals: u64, fate: Fate) {
+        let counter = match fate {
+            Fate::Written => &self.0.written,
+            Fate::Dropped => &self.0.dropped,
+        };
+        counter.fetch_add(refusals, Ordering::Relaxed);
+    }
+
+    /// How many refusals there were, and what became of them.
+    pub fn stats(&self) -> ViolationStats {
+        // What is settled is read before what is produced: the difference is never negative.
+        let written = self.0.written.load(Ordering::Acquire);
+        let mut dropped = self.0.dropped.load(Ordering::Acquire);
+        let mut produced = 0;
+        for Padded(shard) in &self.0.shards {
+            let shard = shard.lock();
+            dropped += shard.dropped;
+            produced += shard.produced;
+        }
+        ViolationStats { produced, written, dropped, pending: produced.saturating_sub(written + dropped) }
+    }
+
+    /// Whether there is no hurry to drain it.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(super) fn is_half_empty(&self) -> bool {
+        self.0.shards.iter().all(|Padded(shard)| shard.lock().table.len() < self.0.room.div_ceil(2))
+    }
+
+    /// Waits until a table is half full.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(super) async fn half_full(&self) {
+        self.0.half_full.notified().await;
+    }
+}
+
+impl Queue {
+    fn shard(&self, hash: u64) -> &Mutex<Shard> {
+        &self.shards[(hash >> 32) as usize % SHARDS].0
+    }
+
+    /// Hashes of who asks, and of everything that is recorded about the request.
+    fn hashes(&self, request: &Descriptor<'_>) -> (u64, u64) {
+        let mut hasher = self.seeds[0].build_hasher();
+        for name in ["user_id", "ip"] {
+            feed(request.get(name), &mut hasher);
+        }
+        let caller = hasher.finish();
+        feed(request.get("endpoint"), &mut hasher);
+        (caller, hasher.finish())
+    }
+
+    fn drain(&self, running: i64) -> Vec<Violation> {
+        let mut carried = self.carried.lock();
+        let (carried, empty) = &mut *carried;
+        for Padded(shard) in &self.shards {
+            mem::swap(&mut shard.lock().table, empty);
+            for (place, tally) in empty.drain() {
+                match carried.get_mut(&place) {
+                    Some(known) => known.violation.merge(*tally.violation),
+                    None => drop(carried.insert(place, tally)),
+                }
+            }
+        }
+        let crowded = carried.len() >= self.room * SHARDS;
+        let over = carried.extract_if(|place, _| place.second < running || crowded);
+        over.map(|(_, tally)| *tally.violation).collect()
+    }
+}
+
+impl Tally {
+    fn add(&mut self, request: &Descriptor<'_>, facts: u64) {
+        self.violation.count += 1;
+        if self.facts != facts {
+            self.facts = facts;
+            self.violation.keep_common(request);
+        }
+    }
+}
+
+/// The numbers only: callers are personal data.
+impl fmt::Debug for Violations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Violations").field(&self.stats()).finish()
+    }
+}
+
+fn feed(value: Option<&Value<'_>>, hasher: &mut impl Hasher) {
+    match value {
+        None => hasher.write_u8(0),
+        Some(Value::Text(text)) => text.hash(hasher),
+        Some(Value::Ip(address)) => address.hash(hasher),
+    }
+}
+
+fn second(at: Timestamp) -> i64 {
+    at.as_micros().div_euclid(1_000_000)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,567 @@
+//! Changing the rules of a database, and what was changed.
+//!
+//! Every change is one transaction: it holds the set's row, so that nobody else changes rules meanwhile; the whole
+//! resulting set is validated before it is written; and the database's triggers write its history, as they do for
+//! changes made with plain SQL.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use sqlx::AssertSqlSafe;
+use tollgate_core::Draft;
+
+use super::row::RuleRow;
+use super::rows::{Builder, RowsError};
+use crate::sql::{Database, DatabaseError, Pool, each};
+
+/// Rules that are inserted by one statement.
+const BATCH: usize = 1_000;
+
+/// The rules of a database, to be read and changed.
+#[derive(Debug, Clone)]
+pub struct RuleBook {
+    database: Database,
+}
+
+/// One change to make.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Edit {
+    /// A new rule.
+    Add(Draft),
+    /// Another text for a rule, unless somebody changed it since `version`.
+    Update {
+        /// Which rule.
+        rule_id: i64,
+        /// The version that was edited.
+        version: i64,
+        /// The rule as it shall be.
+        draft: Draft,
+    },
+    /// No such rule any more, unless somebody changed it since `version`.
+    Remove {
+        /// Which rule.
+        rule_id: i64,
+        /// The version that was looked at.
+        version: i64,
+    },
+    /// The rule is on.
+    Enable {
+        /// Which rule.
+        rule_id: i64,
+    },
+    /// The rule is off.
+    Disable {
+        /// Which rule.
+        rule_id: i64,
+    },
+}
+
+/// One change that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// Its number, for [`RuleBook::undo`].
+    pub history_id: i64,
+    /// Which rule.
+    pub rule_id: i64,
+    /// When, in ISO 8601.
+    pub changed_at: String,
+    /// Who: the name given, or for plain SQL the database's user (`sql` in SQLite, which has none).
+    pub changed_by: String,
+    /// The rule before; none when it was added.
+    pub before: Option<RuleRow>,
+    /// The rule after; none when it was removed.
+    pub after: Option<RuleRow>,
+}
+
+/// Why rules were not changed. Nothing was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BookError {
+    /// The database cannot be asked.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// The set would be invalid.
+    #[error(transparent)]
+    Invalid(#[from] RowsError),
+    /// No such rule.
+    #[error("there is no rule {rule_id}; `tollgate rules list` shows those there are")]
+    NoRule {
+        /// The number that was given.
+        rule_id: i64,
+    },
+    /// No such change.
+    #[error("there is no change {history_id}; `tollgate rules history` shows those there are")]
+    NoChange {
+        /// The number that was given.
+        history_id: i64,
+    },
+    /// Somebody else was faster.
+    #[error("rule {rule_id} was changed meanwhile: {}; look at it and try again", said(*version, theirs.as_deref()))]
+    Conflict {
+        /// Which rule.
+        rule_id: i64,
+        /// The version that was edited.
+        version: i64,
+        /// What the edit would have made of it; none for a removal.
+        yours: Option<Box<RuleRow>>,
+        /// What it is now; none if it is gone.
+        theirs: Option<Box<RuleRow>>,
+    },
+    /// A row that is not one.
+    #[error("rule_id {rule_id} cannot be read: {reason}")]
+    Row {
+        /// The row.
+        rule_id: i64,
+        /// Why.
+        reason: String,
+    },
+}
+
+fn said(version: i64, theirs: Option<&RuleRow>) -> String {
+    match theirs {
+        Some(theirs) => format!("you saw version {version}, it is version {} now", theirs.version),
+        None => format!("you saw version {version}, it is gone now"),
+    }
+}
+
+/// What is done to the table.
+#[derive(Debug)]
+enum Step {
+    Insert(RuleRow),
+    /// A removed rule comes back under its number.
+    Restore(RuleRow),
+    Update(RuleRow),
+    Delete(i64),
+}
+
+/// What a step shall be, before it is known whether it may.
+#[derive(Debug)]
+enum Wish {
+    Edit(Edit),
+    Put { version: i64, row: RuleRow },
+    Restore(RuleRow),
+}
+
+type Rows = BTreeMap<i64, RuleRow>;
+
+impl RuleBook {
+    /// The rules of a database.
+    pub const fn new(database: Database) -> Self {
+        RuleBook { database }
+    }
+
+    /// The database.
+    pub const fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// Every rule, by number.
+    ///
+    /// # Errors
+    ///
+    /// The database cannot be asked, or a row not be read.
+    pub async fn list(&self) -> Result<Vec<RuleRow>, BookError> {
+        let rows: Vec<(i64, String)> =
+            each!(self.database, pool => sqlx::query_as(ALL).fetch_all(pool).await)
+                .map_err(|error| self.database.error(error))?;
+        Ok(parsed(rows)?.into_values().collect())
+    }
+
+    /// One rule by its number.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or as [`list`](Self::list).
+    pub async fn get(&self, rule_id: i64) -> Result<RuleRow, BookError> {
+        let rows: Vec<(i64, String)> =
+            each!(self.database, pool => sqlx::query_as(ONE).bind(rule_id).fetch_all(pool).await)
+                .map_err(|error| self.database.error(error))?;
+        parsed(rows)?.remove(&rule_id).ok_or(BookError::NoRule { rule_id })
+    }
+
+    /// Adds a rule and gives it back with its number.
+    ///
+    /// # Errors
+    ///
+    /// The set would be invalid, or the database cannot be asked.
+    pub async fn add(&self, who: &str, draft: Draft) -> Result<RuleRow, BookError> {
+        self.one(who, Wish::Edit(Edit::Add(draft))).await
+    }
+
+    /// Gives a rule another text, unless somebody changed it since `version`.
+    ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add); the rule is gone or was changed.
+    pub async fn update(
+        &self,
+        who: &str,
+        rule_id: i64,
+        version: i64,
+        draft: Draft,
+    ) -> Result<RuleRow, BookError> {
+        self.one(who, Wish::Edit(Edit::Update { rule_id, version, draft })).await
+    }
+
+    /// Removes a rule, unless somebody changed it since `version`.
+    ///
+    /// # Errors
+    ///
+    /// As [`update`](Self::update).
+    pub async fn remove(&self, who: &str, rule_id: i64, version: i64) -> Result<(), BookError> {
+        self.apply(who, vec![Edit::Remove { rule_id, version }]).await.map(|_| ())
+    }
+
+    /// Turns a rule on, in the mode it had.
+    ///
+    /// # Errors
+    ///
+    /// There is no such rule, or as [`add`](Self::add).
+    pub async fn enable(&self, who: &str, rule_id: i64) -> Result<RuleRow, BookError> {
+        self.one(who, Wish::Edit(Edit::Enable { rule_id })).await
+    }
+
+    /// Turns a rule off.
+    ///
+    /// # Errors
+    ///
+    /// As [`enable`](Self::enable).
+    pub async fn disable(&self, who: &str, rule_id: i64) -> Result<RuleRow, BookError> {
+        self.one(who, Wish::Edit(Edit::Disable { rule_id })).await
+    }
+
+    /// Makes all of these changes or none, and gives back the rules added or changed, in order.
+    ///
+    /// # Errors
+    ///
+    /// As for each of them.
+    pub async fn apply(&self, who: &str, edits: Vec<Edit>) -> Result<Vec<RuleRow>, BookError> {
+        self.change(who, edits.into_iter().map(Wish::Edit).collect()).await
+    }
+
+    /// Adds rules to a table that never had any; whether it did. Of several who try at once one does.
+    ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add).
+    pub async fn seed(&self, who: &str, drafts: Vec<Draft>) -> Result<bool, BookError> {
+        if !self.is_untouched().await? {
+            return Ok(false);
+        }
+        match self.apply(who, drafts.into_iter().map(Edit::Add).collect()).await {
+            Err(BookError::Invalid(_)) if !self.is_untouched().await? => Ok(false),
+            added => added.map(|_| true),
+        }
+    }
+
+    async fn is_untouched(&self) -> Result<bool, BookError> {
+        const VERSION: &str = "SELECT version FROM rate_limit_rule_set";
+        let version: i64 = each!(self.database, pool => sqlx::query_scalar(VERSION).fetch_one(pool).await)
+            .map_err(|error| self.database.error(error))?;
+        Ok(version == 0)
+    }
+
+    /// What was changed, the newest first: of one rule, or of all.
+    ///
+    /// # Errors
+    ///
+    /// The database cannot be asked.
+    pub async fn history(&self, rule_id: Option<i64>, limit: u32) -> Result<Vec<Change>, BookError> {
+        let (rule, every) = (rule_id.unwrap_or_default(), i64::from(rule_id.is_none()));
+        self.changes("$1 = 1 OR rule_id = $2", [every, rule, i64::from(limit)]).await
+    }
+
+    /// Brings a rule back to what it was before a change, if nobody changed it since. That is a change, too.
+    ///
+    /// # Errors
+    ///
+    /// There is no such change, the rule was changed since, or as [`add`](Self::add).
+    pub async fn undo(&self, who: &str, history_id: i64) -> Result<Option<RuleRow>, BookError> {
+        let mut found = self.changes("$1 = 1 AND history_id = $2", [1, history_id, 1]).await?;
+        let change = found.pop().ok_or(BookError::NoChange { history_id })?;
+        let wish = match (change.before, change.after) {
+            (Some(before), Some(after)) => Wish::Put { version: after.version, row: before },
+            (Some(before), None) => Wish::Restore(before),
+            (None, Some(after)) => {
+                Wish::Edit(Edit::Remove { rule_id: change.rule_id, version: after.version })
+            }
+            (None, None) => return Err(BookError::NoChange { history_id }),
+        };
+        Ok(self.change(who, vec![wish]).await?.pop())
+    }
+
+    async fn changes(&self, which: &str, parameters: [i64; 3]) -> Result<Vec<Change>, BookError> {
+        type Row = (i64, i64, String, String, Option<String>, Option<String>);
+        let changed_at = match self.database.pool() {
+            #[cfg(feature = "sqlite")]
+            Pool::Sqlite(_) => "changed_at",
+            #[cfg(feature = "postgres")]
+            Pool::Postgres(_) => "to_jsonb(changed_at)#>>'{}'",
+        };
+        let sql = format!(
+            "SELECT history_id, rule_id, {changed_at}, changed_by, CAST(rule_before AS TEXT), CAST(rule_after AS TEXT) \
+             FROM rate_limit_rule_history WHERE {which} ORDER BY history_id DESC LIMIT $3"
+        );
+        let [first, second, limit] = parameters;
+        let rows: Vec<Row> = each!(self.database, pool => {
+            let query = sqlx::query_as(AssertSqlSafe(sql)).bind(first).bind(second).bind(limit);
+            query.fetch_all(pool).await
+        })
+        .map_err(|error| self.database.error(error))?;
+        rows.into_iter().map(change).collect()
+    }
+
+    async fn one(&self, who: &str, wish: Wish) -> Result<RuleRow, BookError> {
+        let rule_id = match &wish {
+            Wish::Edit(Edit::Enable { rule_id } | Edit::Disable { rule_id }) => *rule_id,
+            _ => 0,
+        };
+        match self.change(who, vec![wish]).await?.pop() {
+            Some(row) => Ok(row),
+            None => self.get(rule_id).await, // it was so already
+        }
+    }
+
+    /// Looks, decides and writes, alone.
+    async fn change(&self, who: &str, wishes: Vec<Wish>) -> Result<Vec<RuleRow>, BookError> {
+        let database = &self.database;
+        let failed = |error| BookError::Database(database.error(error));
+        let begin = alone(database);
+        let ids: Vec<i64> = each!(database, pool => {
+            let mut alone = pool.begin_with(begin).await.map_err(failed)?;
+            sqlx::query("UPDATE rate_limit_rule_set SET changed_by = $1")
+                .bind(who).execute(&mut *alone).await.map_err(failed)?;
+            let rows: Vec<(i64, String)> = sqlx::query_as(ALL).fetch_all(&mut *alone).await.map_err(failed)?;
+            let shown = database.shown().to_owned();
+            let steps = tokio::task::spawn_blocking(move || plan(&shown, parsed(rows)?, wishes))
+                .await
+                .map_err(|_| failed(sqlx::Error::WorkerCrashed))??;
+            let mut ids = Vec::new();
+            for (sql, json, rule_id) in statements(database, &steps) {
+                let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(json).bind(rule_id);
+                let changed: Vec<i64> = query.fetch_all(&mut *alone).await.map_err(failed)?;
+                ids.extend(changed);
+            }
+            sqlx::query("UPDATE rate_limit_rule_set SET changed_by = NULL")
+                .execute(&mut *alone).await.map_err(failed)?;
+            alone.commit().await.map_err(failed)?;
+            ids
+        });
+        if let [rule_id] = ids[..] {
+            // A rule that was removed, or is by now, is none.
+            return match self.get(rule_id).await {
+                Err(BookError::NoRule { .. }) => Ok(Vec::new()),
+                row => row.map(|row| vec![row]),
+            };
+        }
+        let mut rows: Rows = self.list().await?.into_iter().map(|row| (row.rule_id, row)).collect();
+        Ok(ids.iter().filter_map(|id| rows.remove(id)).collect())
+    }
+}
+
+const ALL: &str = "SELECT rule_id, CAST(rule AS TEXT) FROM rate_limit_rule_json ORDER BY rule_id";
+const ONE: &str = "SELECT rule_id, CAST(rule AS TEXT) FROM rate_limit_rule_json WHERE rule_id = $1";
+
+/// How a transaction begins that writes. PostgreSQL's waits for the set's row, SQLite's for the file.
+fn alone(database: &Database) -> &'static str {
+    match database.pool() {
+        #[cfg(feature = "sqlite")]
+        Pool::Sqlite(_) => "BEGIN IMMEDIATE",
+        #[cfg(feature = "postgres")]
+        Pool::Postgres(_) => "BEGIN",
+    }
+}
+
+fn parsed(rows: Vec<(i64, String)>) -> Result<Rows, BookError> {
+    rows.into_iter().map(|(rule_id, json)| Ok((rule_id, row(rule_id, &json)?))).collect()
+}
+
+fn row(rule_id: i64, json: &str) -> Result<RuleRow, BookError> {
+    serde_json::from_str(json).map_err(|error| BookError::Row { rule_id, reason: error.to_string() })
+}
+
+fn change(
+    (history_id, rule_id, changed_at, changed_by, before, after): (
+        i64,
+        i64,
+        String,
+        String,
+        Option<String>,
+        Option<String>,
+    ),
+) -> Result<Change, BookError> {
+    let parse = |json: Option<String>| json.map(|json| row(rule_id, &json)).transpose();
+    Ok(Change { history_id, rule_id, changed_at, changed_by, before: parse(before)?, after: parse(after)? })
+}
+
+/// What to do to the table, if the set is then no worse than before.
+fn plan(shown: &str, now: Rows, wishes: Vec<Wish>) -> Result<Vec<Step>, BookError> {
+    let (mut next, mut added, mut steps) = (now.clone(), Vec::new(), Vec::new());
+    for wish in wishes {
+        let step = match wish {
+            Wish::Edit(Edit::Add(draft)) => Step::Insert(RuleRow { version: 1, ..complete(&draft) }),
+            Wish::Edit(Edit::Update { rule_id, version, draft }) => {
+                put(&next, RuleRow { rule_id, ..complete(&draft) }, version)?
+            }
+            Wish::Put { version, row } => put(&next, row, version)?,
+            Wish::Edit(Edit::Remove { rule_id, version }) => {
+                current(&next, rule_id, version, None)?;
+                Step::Delete(rule_id)
+            }
+            Wish::Edit(Edit::Enable { rule_id }) => match switched(&next, rule_id, true)? {
+                Some(step) => step,
+                None => continue,
+            },
+            Wish::Edit(Edit::Disable { rule_id }) => match switched(&next, rule_id, false)? {
+                Some(step) => step,
+                None => continue,
+            },
+            Wish::Restore(row) => match next.get(&row.rule_id) {
+                None => Step::Restore(row),
+                Some(theirs) => {
+                    return Err(conflict(row.version, Some(row.clone()), row.rule_id, Some(theirs)));
+                }
+            },
+        };
+        match &step {
+            Step::Insert(row) => added.push(row.clone()),
+            Step::Restore(row) | Step::Update(row) => drop(next.insert(row.rule_id, row.clone())),
+            Step::Delete(rule_id) => drop(next.remove(rule_id)),
+        }
+        steps.push(step);
+    }
+    no_worse(shown, now.values(), next.values().chain(&added))?;
+    Ok(steps)
+}
+
+/// A draft as a row, with its scope.
+fn complete(draft: &Draft) -> RuleRow {
+    let scope = draft.clone().build().ok().map(|rule| rule.scope().as_str().to_owned());
+    RuleRow { scope, ..RuleRow::from(draft) }
+}
+
+fn put(rows: &Rows, row: RuleRow, version: i64) -> Result<Step, BookError> {
+    let now = current(rows, row.rule_id, version, Some(&row))?;
+    Ok(Step::Update(RuleRow { version: now.version, ..row }))
+}
+
+fn switched(rows: &Rows, rule_id: i64, is_active: bool) -> Result<Option<Step>, BookError> {
+    let now = rows.get(&rule_id).ok_or(BookError::NoRule { rule_id })?;
+    Ok((now.is_active != is_active).then(|| Step::Update(RuleRow { is_active, ..now.clone() })))
+}
+
+/// The rule as it is, if it is still the version that somebody saw.
+fn current<'r>(
+    rows: &'r Rows,
+    rule_id: i64,
+    version: i64,
+    yours: Option<&RuleRow>,
+) -> Result<&'r RuleRow, BookError> {
+    match rows.get(&rule_id) {
+        Some(now) if now.version == version => Ok(now),
+        None if yours.is_none() => Err(BookError::NoRule { rule_id }),
+        theirs => Err(conflict(version, yours.cloned(), rule_id, theirs)),
+    }
+}
+
+fn conflict(version: i64, yours: Option<RuleRow>, rule_id: i64, theirs: Option<&RuleRow>) -> BookError {
+    let (yours, theirs) = (yours.map(Box::new), theirs.cloned().map(Box::new));
+    BookError::Conflict { rule_id, version, yours, theirs }
+}
+
+/// Refuses problems that were not there before. Those that were may be mended one by one.
+fn no_worse<'r>(
+    shown: &str,
+    before: impl Iterator<Item = &'r RuleRow>,
+    after: impl Iterator<Item = &'r RuleRow>,
+) -> Result<(), RowsError> {
+    let Err(mut error) = check(shown, after) else { return Ok(()) };
+    if let Err(known) = check(shown, before) {
+        error.problems.retain(|problem| !known.problems.contains(problem));
+    }
+    if error.problems.is_empty() { Ok(()) } else { Err(error) }
+}
+
+fn check<'r>(shown: &str, rows: impl Iterator<Item = &'r RuleRow>) -> Result<(), RowsError> {
+    let mut builder = Builder::default();
+    rows.for_each(|row| builder.add(row));
+    builder.finish(shown).map(|_| ())
+}
+
+/// The SQL of each step, with rows as JSON; each gives back the numbers of the rules it touched.
+fn statements(database: &Database, steps: &[Step]) -> Vec<(String, String, i64)> {
+    let mut statements = Vec::new();
+    let mut left = steps;
+    while let Some(step) = left.first() {
+        let mut taken = 1;
+        statements.push(match step {
+            Step::Insert(_) => {
+                let rows: Vec<&RuleRow> = left.iter().map_while(inserted).take(BATCH).collect();
+                taken = rows.len();
+                (insert(database, &[]), json(&rows), 0)
+            }
+            Step::Restore(row) => {
+                let row = RuleRow { version: row.version + 1, ..row.clone() };
+                (insert(database, &["rule_id", "created_at", "version"]), json(&[&row]), 0)
+            }
+            Step::Update(row) => (update(database), json(&[row]), row.rule_id),
+            Step::Delete(rule_id) => {
+                let sql = "DELETE FROM rate_limit_rule WHERE $1 = '' AND rule_id = $2 RETURNING rule_id";
+                (sql.to_owned(), String::new(), *rule_id)
+            }
+        });
+        left = &left[taken..];
+    }
+    statements
+}
+
+fn inserted(step: &Step) -> Option<&RuleRow> {
+    match step {
+        Step::Insert(row) => Some(row),
+        _ => None,
+    }
+}
+
+fn json(rows: &[&RuleRow]) -> String {
+    serde_json::to_string(rows).expect("a row has text for its keys")
+}
+
+fn insert(database: &Database, more: &[&str]) -> String {
+    let columns = columns(more);
+    let values = values(database, more);
+    format!(
+        "INSERT INTO rate_limit_rule ({columns}) SELECT {values} WHERE $2 = 0 ORDER BY place RETURNING rule_id"
+    )
+}
+
+fn update(database: &Database) -> String {
+    let columns = columns(&[]);
+    let values = values(database, &[]);
+    format!("UPDATE rate_limit_rule SET ({columns}) = (SELECT {values}) WHERE rule_id = $2 RETURNING rule_id")
+}
+
+fn columns(more: &[&str]) -> String {
+    let quoted = |name: &&str| format!("\"{name}\"");
+    RuleRow::WRITTEN.iter().chain(more).map(quoted).collect::<Vec<_>>().join(", ")
+}
+
+/// The columns out of a JSON array of rows, and where they are read from.
+fn values(database: &Database, more: &[&str]) -> String {
+    match database.pool() {
+        #[cfg(feature = "sqlite")]
+        Pool::Sqlite(_) => {
+            let value = |name: &&str| format!("value ->> '{name}'");
+            let values: Vec<String> = RuleRow::WRITTEN.iter().chain(more).map(value).collect();
+            format!("{} FROM (SELECT value, key AS place FROM json_each($1))", values.join(", "))
+        }
+        #[cfg(feature = "postgres")]
+        Pool::Postgres(_) => {
+            format!(
+                "{} FROM jsonb_array_elements($1::jsonb) WITH ORDINALITY AS given (value, place), \
+                 LATERAL jsonb_populate_record(NULL::rate_limit_rule, value) AS rule",
+                columns(more)
+            )
+        }
+    }
+}

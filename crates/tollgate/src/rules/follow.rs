@@ -1,0 +1,255 @@
+//! Keeps a limiter's rules those of their source.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tollgate_core::{Micros, RuleSet, Timestamp};
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use super::snapshot::SnapshotFile;
+use super::source::{Loaded, RuleSource, SourceError, off_thread};
+use crate::clock::Clock;
+use crate::limiter::Limiter;
+use crate::store::Store;
+
+/// How often it is looked whether the last request under the old rules is done.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// A request that holds the old rules for longer drops them itself.
+const LOOKS: u32 = 10_000;
+
+/// Follows a source: new rules that are valid take effect, and otherwise the last good ones stay.
+///
+/// ```no_run
+/// # async fn serve(store: tollgate::MemoryStore) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::Arc;
+/// use tollgate::Limiter;
+/// use tollgate::rules::{Follower, RuleSource};
+///
+/// let (rules, follower) = Follower::start(RuleSource::file("rules.yaml")).await?;
+/// let limiter = Arc::new(Limiter::new(rules, store));
+/// let status = follower.status();
+/// tokio::spawn(follower.run(Arc::clone(&limiter)));
+/// println!("rules of version {}", status.report().version);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Follower {
+    source: RuleSource,
+    status: RulesStatus,
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    snapshot: Option<SnapshotFile>,
+}
+
+/// How the rules are, for whoever wants to know. Clones show the same.
+#[derive(Debug, Clone)]
+pub struct RulesStatus {
+    clock: Clock,
+    report: Arc<Mutex<RulesReport>>,
+}
+
+/// How the rules were at an instant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RulesReport {
+    /// Where they come from; no password in it.
+    pub source: String,
+    /// Which they are.
+    pub version: String,
+    /// How many.
+    pub rules: usize,
+    /// When they took effect.
+    pub loaded_at: Timestamp,
+    /// Since when.
+    pub age: Micros,
+    /// Why there are no newer ones, if the source was refused or could not be reached.
+    pub error: Option<String>,
+    /// Since when that is so.
+    pub stale_since: Option<Timestamp>,
+}
+
+impl Follower {
+    /// Loads the rules to begin with.
+    ///
+    /// # Errors
+    ///
+    /// The source cannot be reached, or everything that is wrong with its rules.
+    pub async fn start(mut source: RuleSource) -> Result<(RuleSet, Self), SourceError> {
+        let loaded = first(&mut source).await?;
+        Ok(Follower::new(source, loaded))
+    }
+
+    /// Loads the rules to begin with; if the database is down, those that it had when it was last seen.
+    ///
+    /// The last good rules are kept in `file` from then on.
+    ///
+    /// # Errors
+    ///
+    /// The rules are wrong; or the source cannot be reached, and nothing is kept of it.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub async fn start_with_snapshot(
+        mut source: RuleSource,
+        file: SnapshotFile,
+    ) -> Result<(RuleSet, Self), SourceError> {
+        let error = match first(&mut source).await {
+            Ok(loaded) => {
+                let (rules, mut follower) = Follower::new(source, loaded);
+                let rules = follower.keep(&file, rules).await?;
+                follower.snapshot = Some(file);
+                return Ok((rules, follower));
+            }
+            Err(error) if error.is_refusal() => return Err(error),
+            Err(error) => error,
+        };
+        let Some(loaded) = file.read(source.shown()).await? else { return Err(error) };
+        let (rules, mut follower) = Follower::new(source, loaded);
+        follower.snapshot = Some(file);
+        let version = follower.status.report.lock().version.clone();
+        tracing::warn!(%version, "starting with the rules as they were when the database was last seen");
+        follower.fail(&error);
+        Ok((rules, follower))
+    }
+
+    fn new(source: RuleSource, loaded: Loaded) -> (RuleSet, Self) {
+        let clock = Clock::system();
+        let report = RulesReport {
+            source: source.shown().to_owned(),
+            version: loaded.version,
+            rules: loaded.rules.rules().len(),
+            loaded_at: clock.now(),
+            age: Micros::new(0),
+            error: None,
+            stale_since: None,
+        };
+        let status = RulesStatus { clock, report: Arc::new(Mutex::new(report)) };
+        let follower = Follower {
+            source,
+            status,
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            snapshot: None,
+        };
+        (loaded.rules, follower)
+    }
+
+    /// How the rules are.
+    pub fn status(&self) -> RulesStatus {
+        self.status.clone()
+    }
+
+    /// The source.
+    pub const fn source(&mut self) -> &mut RuleSource {
+        &mut self.source
+    }
+
+    /// Follows the source for ever.
+    pub async fn run<S: Store + 'static>(mut self, limiter: Arc<Limiter<S>>) {
+        loop {
+            self.source.changed().await;
+            let known = self.status.report.lock().version.clone();
+            match self.source.load(Some(&known)).await {
+                Ok(None) => self.recover(),
+                Ok(Some(loaded)) => {
+                    if let Err(error) = self.take(loaded, &limiter).await {
+                        self.fail(&error);
+                    }
+                }
+                Err(error) => self.fail(&error),
+            }
+        }
+    }
+
+    /// Puts new rules in place.
+    async fn take<S: Store + 'static>(
+        &mut self,
+        loaded: Loaded,
+        limiter: &Arc<Limiter<S>>,
+    ) -> Result<(), SourceError> {
+        let Loaded { rules, version } = loaded;
+        let count = rules.rules().len();
+        #[cfg(any(feature = "sqlite", feature = "postgres"))]
+        let rules = match self.snapshot.clone() {
+            Some(file) => self.keep_as(&file, rules, &version).await?,
+            None => rules,
+        };
+        let limiter = Arc::clone(limiter);
+        off_thread(move || swap(&limiter, rules)).await?;
+        self.recover();
+        let mut report = self.status.report.lock();
+        (report.rules, report.loaded_at) = (count, self.status.clock.now());
+        report.version.clone_from(&version);
+        drop(report);
+        tracing::info!(source = self.source.shown(), %version, rules = count, "new rules are in effect");
+        Ok(())
+    }
+
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    async fn keep(&self, file: &SnapshotFile, rules: RuleSet) -> Result<RuleSet, SourceError> {
+        let version = self.status.report.lock().version.clone();
+        self.keep_as(file, rules, &version).await
+    }
+
+    /// Writes the rules down. That this fails is no reason not to use them.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    async fn keep_as(
+        &self,
+        file: &SnapshotFile,
+        rules: RuleSet,
+        version: &str,
+    ) -> Result<RuleSet, SourceError> {
+        let (rules, written) = file.write(self.source.shown(), version, rules).await?;
+        if let Err(error) = written {
+            tracing::warn!(file = %file.path().display(), %error, "cannot keep the rules for a start without the database");
+        }
+        Ok(rules)
+    }
+
+    fn recover(&self) {
+        let mut report = self.status.report.lock();
+        report.stale_since = None;
+        if report.error.take().is_some() {
+            drop(report);
+            tracing::info!(source = self.source.shown(), "the source of the rules is well again");
+        }
+    }
+
+    /// Keeps the last good rules and says so, once for each new reason.
+    fn fail(&self, error: &SourceError) {
+        let said = error.in_full();
+        let mut report = self.status.report.lock();
+        report.stale_since.get_or_insert_with(|| self.status.clock.now());
+        let is_news = report.error.as_ref() != Some(&said);
+        report.error = Some(said.clone());
+        drop(report);
+        if is_news {
+            let what = if error.is_refusal() { "refused" } else { "out of reach" };
+            tracing::warn!(
+                source = self.source.shown(),
+                error = said,
+                "the new rules are {what}; the last good ones stay"
+            );
+        }
+    }
+}
+
+impl RulesStatus {
+    /// How the rules are now.
+    pub fn report(&self) -> RulesReport {
+        let report = self.report.lock().clone();
+        let age = self.clock.now().as_micros().saturating_sub(report.loaded_at.as_micros());
+        RulesReport { age: Micros::new(u64::try_from(age).unwrap_or(0)), ..report }
+    }
+}
+
+async fn first(source: &mut RuleSource) -> Result<Loaded, SourceError> {
+    source.load(None).await?.ok_or(SourceError::Interrupted)
+}
+
+/// Exchanges the rules and drops the old ones here, rather than in whichever request was the last to use them.
+fn swap<S: Store>(limiter: &Limiter<S>, rules: RuleSet) {
+    let old = limiter.set_rules(rules);
+    for _ in 0..LOOKS {
+        if Arc::strong_count(&old) == 1 {
+            return;
+        }
+        std::thread::park_timeout(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,167 @@
+//! From rows to a rule set, or to everything that is wrong with them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use tollgate_core::rule::FieldError;
+use tollgate_core::{Rule, RuleSet, SetError};
+
+use super::assemble::worded;
+use super::findings::{MAX_PROBLEMS, clip};
+use super::row::RuleRow;
+
+/// Everything that is wrong with the rows of a database.
+///
+/// Its `Display` is one line for each problem, as in
+/// ``postgres://db/rules: rule_id 7: rule `search`: limit `0/min`: count is zero; the least is 1``.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowsError {
+    pub(super) shown: String,
+    pub(super) problems: BTreeSet<RowProblem>,
+}
+
+/// One thing that is wrong with one row.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[non_exhaustive]
+pub struct RowProblem {
+    /// The row.
+    pub rule_id: i64,
+    /// The name of the rule, or its key if it has no name.
+    pub rule: String,
+    /// What is wrong, and what to write instead.
+    pub message: String,
+}
+
+impl RowsError {
+    /// Where the rows are from, without a password.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// What is wrong, by row. There is at least one.
+    pub fn problems(&self) -> impl Iterator<Item = &RowProblem> {
+        self.problems.iter()
+    }
+}
+
+impl std::error::Error for RowsError {}
+
+impl fmt::Display for RowsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, problem) in self.problems.iter().enumerate() {
+            let newline = if place == 0 { "" } else { "\n" };
+            write!(f, "{newline}{}: {problem}", self.shown)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for RowProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A rule that is only about to be added has no number yet.
+        if self.rule_id != 0 {
+            write!(f, "rule_id {}: ", self.rule_id)?;
+        }
+        write!(f, "rule `{}`: {}", self.rule, self.message)
+    }
+}
+
+/// Rules on their way from rows to a set.
+#[derive(Debug, Default)]
+pub(super) struct Builder {
+    rules: Vec<Rule>,
+    /// The number and the label of each.
+    known: Vec<(i64, Box<str>)>,
+    problems: BTreeSet<RowProblem>,
+}
+
+impl Builder {
+    /// Takes rows as JSON.
+    pub(super) fn add_json(&mut self, rows: &[(i64, String)]) {
+        for (rule_id, json) in rows {
+            match serde_json::from_str(json) {
+                Ok(row) => self.add(&row),
+                Err(error) => self.blame(*rule_id, "", error.to_string()),
+            }
+        }
+    }
+
+    /// Takes a row.
+    pub(super) fn add(&mut self, row: &RuleRow) {
+        match row.draft().build() {
+            Ok(rule) => {
+                let scope = rule.scope().as_str();
+                if let Some(given) = row.scope.as_deref().filter(|given| *given != scope) {
+                    let key = clip(&row.key_pattern);
+                    let message = format!("scope `{given}`: `{key}` counts by {scope}; leave scope out");
+                    self.blame(row.rule_id, row.label(), message);
+                }
+                self.known.push((row.rule_id, rule.label().into()));
+                self.rules.push(rule.with_id(row.rule_id));
+            }
+            Err(errors) => {
+                errors.iter().for_each(|error| self.blame(row.rule_id, row.label(), explain(row, error)));
+            }
+        }
+    }
+
+    /// The set, if nothing is wrong with it.
+    pub(super) fn finish(mut self, shown: &str) -> Result<RuleSet, RowsError> {
+        if self.problems.is_empty() {
+            match RuleSet::new(std::mem::take(&mut self.rules)) {
+                Ok(set) => return Ok(set),
+                Err(errors) => errors.iter().for_each(|error| self.between(error)),
+            }
+        }
+        Err(RowsError { shown: shown.to_owned(), problems: self.problems })
+    }
+
+    fn between(&mut self, error: &SetError) {
+        let message = match error {
+            SetError::Duplicate { first, .. } => {
+                let (first, _) = self.known[*first];
+                format!("it is there twice, first as rule_id {first}; give one of them another `name`")
+            }
+            SetError::ReplacesItself { .. } => {
+                "it replaces itself, directly or through others, so none of them would apply; drop one `replaces`"
+                    .to_owned()
+            }
+            error => error.to_string(),
+        };
+        let (rule_id, label) = self.known[error.rule()].clone();
+        self.blame(rule_id, &label, message);
+    }
+
+    fn blame(&mut self, rule_id: i64, label: &str, message: String) {
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.insert(RowProblem { rule_id, rule: clip(label), message });
+        }
+    }
+}
+
+/// What core says of a field, in the words of a rules file.
+fn explain(row: &RuleRow, error: &FieldError) -> String {
+    let draft = row.draft();
+    let given = match error.field.name {
+        "name" => draft.name,
+        "key" => Some(draft.key),
+        "plan" => draft.plan,
+        "limit" => draft.limit,
+        "algorithm" => draft.algorithm,
+        "window" => draft.window,
+        "time_zone" => draft.time_zone,
+        "aligned" => draft.aligned.map(|aligned| aligned.to_string()),
+        "cost" => row.cost.clone(),
+        "missing" => draft.missing,
+        "consistency" => draft.consistency,
+        "on_store_failure" => draft.on_store_failure,
+        "mode" => draft.mode,
+        "action" => draft.action,
+        "ipv6_prefix" => draft.ipv6_prefix.map(|bits| bits.to_string()),
+        _ => None,
+    };
+    match given {
+        None if error.field.key.is_none() => error.problem.to_string(),
+        given => worded(error, given.as_deref()),
+    }
+}

@@ -1,0 +1,237 @@
+//! Databases: SQLite in a file, or PostgreSQL for a fleet, behind one [`Database`].
+//!
+//! Opening one creates its tables, or brings them up to date, under a lock: a fleet may start together. Rules, their
+//! history, violations and plans live in the tables that `migrations/` describes, one set for each database.
+//!
+//! Both databases speak nearly the same SQL, and `$1` is a parameter in both, so most statements are written once and
+//! run by [`each!`] on whichever pool is open.
+
+mod address;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
+use sqlx::{ConnectOptions, SqlSafeStr as _};
+
+/// So long a query waits for a connection, or a connection for its server.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Which migrations were applied; a name that no other program's migrations use.
+const MIGRATIONS: &str = "tollgate_migration";
+
+/// An open database with all tables in place. Clones share its connections.
+#[derive(Clone)]
+pub struct Database {
+    pool: Pool,
+    shown: Arc<str>,
+}
+
+/// The connections of a database.
+#[derive(Debug, Clone)]
+pub enum Pool {
+    /// An SQLite file.
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::SqlitePool),
+    /// A PostgreSQL server.
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::PgPool),
+}
+
+/// Runs an expression over the pool of a database, whichever it is.
+macro_rules! each {
+    ($database:expr, $pool:ident => $run:expr) => {
+        match $database.pool() {
+            #[cfg(feature = "sqlite")]
+            $crate::sql::Pool::Sqlite($pool) => $run,
+            #[cfg(feature = "postgres")]
+            $crate::sql::Pool::Postgres($pool) => $run,
+        }
+    };
+}
+pub(crate) use each;
+
+/// Why a database cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatabaseError {
+    /// Not the address of a database that this program knows.
+    #[error("`{shown}` is no database; write `sqlite://path/to/file` or `postgres://user@host/name`")]
+    Scheme {
+        /// The address without its password.
+        shown: String,
+    },
+    /// A part of the address means nothing.
+    #[error("the parameter `{name}` of {shown} means nothing; take it out, or see if it is misspelt")]
+    Parameter {
+        /// The address without its password.
+        shown: String,
+        /// The parameter.
+        name: String,
+    },
+    /// The database's file cannot be made.
+    #[error("cannot make the database {}; its folder must exist and be writable", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The database cannot be reached.
+    #[error("cannot open {shown}; is it running, and are name and password right?")]
+    Open {
+        /// The address without its password.
+        shown: String,
+        /// Why.
+        source: sqlx::Error,
+    },
+    /// The tables cannot be brought up to date.
+    #[error("cannot make the tables in {shown}")]
+    Tables {
+        /// The address without its password.
+        shown: String,
+        /// Why.
+        source: MigrateError,
+    },
+    /// A newer tollgate was here.
+    #[error("the tables in {shown} are those of a newer tollgate; upgrade this one")]
+    Newer {
+        /// The address without its password.
+        shown: String,
+    },
+    /// The SQLite that this program was built with loses data.
+    #[error("this program has SQLite {version}, which may corrupt its files; build it with 3.51.3 or later")]
+    OldSqlite {
+        /// The version.
+        version: String,
+    },
+    /// A query failed.
+    #[error("{shown} could not answer")]
+    Query {
+        /// The address without its password.
+        shown: String,
+        /// Why.
+        source: sqlx::Error,
+    },
+}
+
+impl DatabaseError {
+    /// Whether trying again later may help: the database is down, busy or out of reach.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            DatabaseError::Open { source, .. } | DatabaseError::Query { source, .. } => is_transient(source),
+            DatabaseError::Tables { source: MigrateError::Execute(source), .. } => is_transient(source),
+            _ => false,
+        }
+    }
+}
+
+fn is_transient(error: &sqlx::Error) -> bool {
+    use sqlx::Error as E;
+    match error {
+        E::Io(_) | E::PoolTimedOut | E::PoolClosed | E::WorkerCrashed => true,
+        E::Database(error) => error.code().is_some_and(|code| {
+            // PostgreSQL: connection trouble, resources, shutdown, deadlock. SQLite: busy, locked, disk.
+            let classes = ["08", "53", "57P", "40"];
+            let results = ["5", "6", "10", "13", "261", "517"];
+            classes.iter().any(|class| code.len() == 5 && code.starts_with(class))
+                || results.contains(&&*code)
+        }),
+        _ => false,
+    }
+}
+
+impl Database {
+    /// Opens `sqlite://path` or `postgres://user:password@host/name`, and makes or updates its tables.
+    ///
+    /// An SQLite file is made if it is missing, readable by its owner only. `sqlite:///var/lib/rules.db` is an absolute
+    /// path, `sqlite://rules.db` a relative one.
+    ///
+    /// # Errors
+    ///
+    /// The address means nothing, nobody answers there, or the tables cannot be brought up to date.
+    pub async fn open(url: &str) -> Result<Self, DatabaseError> {
+        let shown = address::masked(url);
+        match address::scheme(url) {
+            #[cfg(feature = "sqlite")]
+            Some("sqlite") => sqlite::open(url, &shown).await,
+            #[cfg(feature = "postgres")]
+            Some("postgres" | "postgresql") => postgres::open(url, &shown).await,
+            _ => Err(DatabaseError::Scheme { shown: shown.clone() }),
+        }
+        .map(|pool| Database { pool, shown: shown.into() })
+    }
+
+    /// Whether a text is the address of a database rather than, say, a file.
+    pub fn is_url(text: &str) -> bool {
+        matches!(address::scheme(text), Some("sqlite" | "postgres" | "postgresql"))
+    }
+
+    /// The address with its password masked.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// The connections.
+    pub const fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// A query's error, with the database it is about.
+    pub fn error(&self, source: sqlx::Error) -> DatabaseError {
+        DatabaseError::Query { shown: self.shown.to_string(), source }
+    }
+
+    /// Closes every connection once what runs has ended.
+    pub async fn close(&self) {
+        each!(self, pool => pool.close().await);
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Database").field(&self.shown).finish()
+    }
+}
+
+/// An address without its password, for logs and messages.
+pub fn masked(url: &str) -> String {
+    address::masked(url)
+}
+
+/// Statements are our own and hold no values, but nobody needs a log line for each.
+fn quiet<O: ConnectOptions>(options: O) -> O {
+    options.disable_statement_logging()
+}
+
+fn migrator(sql: &[&'static str]) -> Migrator {
+    let migration = |(version, sql): (i64, &&'static str)| {
+        Migration::new(version, "tables".into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    let mut migrator = Migrator::with_migrations((1..).zip(sql).map(migration).collect());
+    migrator.dangerous_set_table_name(MIGRATIONS);
+    migrator
+}
+
+/// Whether every migration was applied before. Whoever may only read finds out without writing.
+async fn is_up_to_date(connection: &mut impl Migrate, migrator: &Migrator) -> bool {
+    // An error here most likely means that there are no tables yet; if not, the migration will say what it is.
+    let Ok(applied) = connection.list_applied_migrations(MIGRATIONS).await else { return false };
+    let same = |wanted: &Migration| {
+        applied.iter().any(|known| known.version == wanted.version && known.checksum == wanted.checksum)
+    };
+    applied.len() == migrator.iter().count() && migrator.iter().all(same)
+}
+
+fn tables_error(shown: &str, source: MigrateError) -> DatabaseError {
+    match source {
+        MigrateError::VersionMissing(_) => DatabaseError::Newer { shown: shown.to_owned() },
+        source => DatabaseError::Tables { shown: shown.to_owned(), source },
+    }
+}

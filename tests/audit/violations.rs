@@ -1,0 +1,195 @@
+//! What is refused is written, found, and forgotten in time.
+
+use std::time::Duration;
+
+use tollgate::audit::{
+    Fate, MAX_TEXT, Pseudonyms, Retention, ViolationFilter, ViolationLog, ViolationPage, Writer,
+    WriterOptions,
+};
+use tollgate::{Descriptor, Micros};
+
+use crate::databases::on_both;
+use crate::recorded::{PATIENCE, Recorded, in_the_table, request, until};
+
+fn all() -> ViolationFilter {
+    ViolationFilter { limit: 1_000, ..ViolationFilter::default() }
+}
+
+/// The bucket keys of a page, in order.
+fn keys(page: &ViolationPage) -> Vec<&str> {
+    page.violations.iter().map(|found| found.violation.bucket_key.as_str()).collect()
+}
+
+on_both! {
+    async fn a_flood_is_one_row_for_each_second_with_the_count_of_its_refusals(fresh: Fresh) {
+        let recorded = Recorded::with_room(1_000);
+        let log = ViolationLog::new(fresh.database.clone());
+        let writer = recorded.writer(log.clone());
+        recorded.refuse("42", 5_000);
+        recorded.settled().await;
+        recorded.refuse("42", 700);
+        let stats = writer.shutdown(PATIENCE).await;
+        assert_eq!((stats.produced, stats.written, stats.dropped, stats.pending), (5_701, 5_701, 0, 0));
+        assert_eq!(in_the_table(&fresh.database).await, (2, 5_701));
+        let newest = &log.find(&all()).await.unwrap().violations[0].violation;
+        assert_eq!((newest.bucket_key.as_str(), newest.count), ("user:42", 701));
+        assert_eq!(newest.user_id.as_deref(), Some("42"));
+        assert_eq!(newest.ip_address.as_deref(), Some("203.0.113.7"));
+        assert_eq!(newest.endpoint.as_deref(), Some("/api/search"));
+        assert_eq!(newest.requested_at, recorded.clock.now());
+        assert_eq!((newest.tokens_at_time, newest.rule_id, newest.rule_name.as_str()), (0, None, "user"));
+    }
+
+    async fn violations_are_found_by_who_where_what_and_when(fresh: Fresh) {
+        let recorded = Recorded::with_room(1_000);
+        let log = ViolationLog::new(fresh.database.clone());
+        let writer = recorded.writer(log.clone());
+        recorded.refuse("1", 1);
+        recorded.settled().await;
+        recorded.refuse("2", 1);
+        let blocked = Descriptor::new().with("ip", "192.0.2.1").with("endpoint", "/login/");
+        assert!(!recorded.check(&blocked));
+        let between = recorded.clock.now();
+        recorded.settled().await;
+        recorded.refuse("3", 1);
+        writer.shutdown(PATIENCE).await;
+
+        let found = async |filter| {
+            let page = log.find(&filter).await.unwrap();
+            keys(&page).join(" ")
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(found(ViolationFilter { user_id: some("2"), ..all() }).await, "user:2");
+        assert_eq!(found(ViolationFilter { user_id: some("4"), ..all() }).await, "");
+        assert_eq!(found(ViolationFilter { ip: some("::ffff:192.0.2.1"), ..all() }).await, "ip:192.0.2.1");
+        assert_eq!(found(ViolationFilter { endpoint: some("//login?x"), ..all() }).await, "ip:192.0.2.1");
+        assert_eq!(found(ViolationFilter { rule: some("blocked"), ..all() }).await, "ip:192.0.2.1");
+        assert_eq!(found(ViolationFilter { rule: some("user"), ..all() }).await, "user:3 user:2 user:1");
+        assert_eq!(found(ViolationFilter { until: Some(between), ..all() }).await, "user:1");
+        let since = ViolationFilter { since: Some(between), rule: some("user"), ..all() };
+        assert_eq!(found(since.clone()).await, "user:3 user:2");
+        assert_eq!(found(ViolationFilter { ip: some("203.0.113.7"), limit: 1, ..since }).await, "user:3");
+    }
+
+    async fn pages_follow_each_other_without_gap_or_overlap_whatever_comes_meanwhile(fresh: Fresh) {
+        let recorded = Recorded::with_room(1_000);
+        let log = ViolationLog::new(fresh.database.clone());
+        let writer = recorded.writer(log.clone());
+        // Ten instants, and at each of them thirty rows that only their ids tell apart.
+        for instant in 0..10 {
+            for user in 0..30 {
+                recorded.refuse(&format!("{instant}-{user}"), 1);
+            }
+            recorded.settled().await;
+        }
+        let whole = log.find(&all()).await.unwrap();
+        assert_eq!((whole.violations.len(), whole.next), (300, None));
+        let order = |page: &ViolationPage| -> Vec<_> {
+            page.violations.iter().map(|found| (found.violation.requested_at, found.violation_id)).collect()
+        };
+        assert!(order(&whole).is_sorted_by(|newer, older| newer > older));
+        for limit in [1, 7, 29, 30, 299, 300] {
+            let mut filter = ViolationFilter { limit, ..all() };
+            let mut pages = Vec::new();
+            loop {
+                let page = log.find(&filter).await.unwrap();
+                assert!(page.violations.len() <= limit);
+                pages.extend(order(&page));
+                recorded.refuse(&format!("late-{limit}"), 1); // newer than every page
+                let Some(next) = page.next else { break };
+                filter.cursor = Some(next);
+            }
+            assert_eq!(pages.len(), pages.len().min(300), "by {limit}");
+            assert_eq!(pages, order(&whole)[..300], "by {limit}");
+        }
+        writer.shutdown(PATIENCE).await;
+        let narrow = log.find(&ViolationFilter { limit: 0, ..all() }).await.unwrap();
+        assert_eq!(narrow.violations.len(), 1);
+        assert!(narrow.next.is_some());
+    }
+
+    async fn any_text_comes_back_as_it_went_in_but_for_its_bounds(fresh: Fresh) {
+        let recorded = Recorded::with_room(1_000);
+        let log = ViolationLog::new(fresh.database.clone());
+        let writer = recorded.writer(log.clone());
+        let long = "x".repeat(1_000_000);
+        let texts = ["", "a\0b", "\r\n\x1b[31m", "'; DROP TABLE x; --", "\"\\u0000", "ä漢🦀", "{}[]", "null", &long];
+        for text in texts {
+            recorded.refuse(text, 1);
+        }
+        let stats = writer.shutdown(PATIENCE).await;
+        assert_eq!((stats.written, stats.dropped), (9, 0));
+        for text in texts {
+            let page = log.find(&ViolationFilter { user_id: Some(text.to_owned()), ..all() }).await.unwrap();
+            let expected = if text == long { &long[..MAX_TEXT] } else { &text.replace('\0', "\u{2400}") };
+            assert_eq!(page.violations.len(), 1, "{expected:?}");
+            assert_eq!(page.violations[0].violation.user_id.as_deref(), Some(expected));
+        }
+    }
+
+    async fn hashed_callers_are_found_by_whoever_has_the_secret_and_are_nowhere_in_the_table(fresh: Fresh) {
+        let recorded = Recorded::with_room(1_000);
+        let open = ViolationLog::new(fresh.database.clone());
+        let log = open.clone().with_pseudonyms(Pseudonyms::new(b"a secret of many bytes").unwrap());
+        let writer = recorded.writer(log.clone());
+        recorded.refuse("4711", 3);
+        recorded.refuse("4712", 1);
+        let by_address = Descriptor::new().with("ip", "203.0.113.99").with("by", "address");
+        recorded.check(&by_address);
+        recorded.check(&by_address);
+        assert_eq!(writer.shutdown(PATIENCE).await.written, 5);
+
+        let by_user = ViolationFilter { user_id: Some("4711".to_owned()), ..all() };
+        let page = log.find(&by_user).await.unwrap();
+        assert_eq!(page.violations.iter().map(|found| found.violation.count).collect::<Vec<_>>(), [3]);
+        let by_address = ViolationFilter { ip: Some("203.0.113.99".to_owned()), ..all() };
+        assert_eq!(log.find(&by_address).await.unwrap().violations.len(), 1);
+        assert_eq!(open.find(&by_user).await.unwrap().violations, []);
+        let other = open.clone().with_pseudonyms(Pseudonyms::new(b"a secret of other bytes").unwrap());
+        assert_eq!(other.find(&by_user).await.unwrap().violations, []);
+        let everything = serde_json::to_string(&open.find(&all()).await.unwrap()).unwrap();
+        assert!(!everything.contains("471") || !everything.contains("4711"), "{everything}");
+        assert!(!everything.contains("203.0.113"), "{everything}");
+        assert!(everything.contains("\"rule_name\":\"user\""), "{everything}");
+    }
+
+    async fn what_is_too_old_or_too_much_is_forgotten_oldest_first(fresh: Fresh) {
+        let recorded = Recorded::with_room(10_000);
+        let log = ViolationLog::new(fresh.database.clone());
+        let retention = Retention { age: Duration::from_secs(3_600), rows: 2_500 };
+        let options = WriterOptions { retention, ..recorded.options() };
+        let writer = Writer::start(recorded.violations.clone(), log.clone(), options);
+        let rows = async || in_the_table(&fresh.database).await.0;
+        for user in 0..5_000 {
+            recorded.refuse(&format!("old-{user}"), 1);
+            if user == 2_499 {
+                recorded.settled().await;
+            }
+        }
+        recorded.settled().await;
+        until(|| "the oldest are forgotten".to_owned(), || async { rows().await == 2_500 }).await;
+        let oldest_left = log.find(&all()).await.unwrap();
+        assert_eq!(oldest_left.violations.len(), 1_000);
+        let first = ViolationFilter { user_id: Some("old-0".to_owned()), ..all() };
+        assert_eq!(log.find(&first).await.unwrap().violations, []);
+
+        recorded.clock.advance(Micros::new(3_600_000_000));
+        recorded.refuse("new", 1);
+        recorded.settled().await;
+        until(|| "the old are forgotten".to_owned(), || async { rows().await == 1 }).await;
+        assert_eq!(keys(&log.find(&all()).await.unwrap()), ["user:new"]);
+        let stats = writer.shutdown(PATIENCE).await;
+        assert_eq!((stats.written, stats.dropped, stats.pending), (stats.produced, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn who_drains_without_a_database_keeps_the_books_too() {
+    let recorded = Recorded::with_room(100);
+    recorded.refuse("1", 10);
+    let drained: u64 = recorded.violations.drain_all().iter().map(|violation| violation.count).sum();
+    recorded.violations.settle(drained, Fate::Written);
+    assert!(!recorded.check(&request("1")));
+    let stats = recorded.violations.stats();
+    assert_eq!((stats.produced, stats.written, stats.pending), (11, 10, 1));
+}
