@@ -39,7 +39,7 @@ const LANES: u64 = 8;
 /// let limiter = Limiter::new(rules, MemoryStore::new()).with_violations(violations.clone());
 /// let request = Descriptor::new().with("user_id", "42");
 /// for _ in 0..4 {
-///     limiter.check(&request, 1).await?;
+///     limiter.check(&request, 1).await;
 /// }
 /// let recorded = violations.drain_all();
 /// assert_eq!(recorded.iter().map(|violation| violation.count).sum::<u64>(), 3);
