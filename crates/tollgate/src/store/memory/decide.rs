@@ -145,8 +145,8 @@ impl MemoryStore {
             } else if operation == Operation::Charge && place.bucket.stepped() {
                 place.write = place.write.max(Write::of_step(hit.demand.cost));
             }
-            verdicts.push(place.bucket.verdict(*answer));
         }
+        verdicts.extend(asked.iter().map(|(place, answer)| places[*place].bucket.verdict(*answer)));
         for (number, place) in places.into_iter().enumerate() {
             let opened_by = asked.iter().position(|(place, _)| *place == number).expect("opened by a hit");
             let hash = hashes[opened_by];

@@ -5,7 +5,7 @@ use std::vec;
 use redis::Value;
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{Answer, Bucket, Demand, calendar_windows};
-use tollgate_core::limit::{Algorithm, Opening, Phase, Ticks};
+use tollgate_core::limit::{Algorithm, AlgorithmName, Opening, Phase, Ticks};
 use tollgate_core::{Enforcement, Hit, Micros, Timestamp, Verdict, Verdicts};
 
 use super::state::{self, Fields};
@@ -147,18 +147,21 @@ impl Done {
         let mut seen: SmallVec<[Seen<'h>; 4]> = SmallVec::new();
         let mut asked: SmallVec<[(usize, Answer); 4]> = SmallVec::new();
         for (index, hit) in hits.iter().enumerate() {
+            // Each hit of a log has its numbers; any other bucket is opened once.
+            let is_log = hit.limit.algorithm_name() == AlgorithmName::SlidingWindowLog;
             let place = match same(index) {
-                Some(earlier) => asked[earlier].0,
-                None => {
+                Some(earlier) if !is_log => asked[earlier].0,
+                _ => {
                     seen.push(self.see(hit, self.stored.get(index).map_or(&[], Vec::as_slice))?);
                     seen.len() - 1
                 }
             };
             asked.push((place, seen[place].ask(verb, hit)));
         }
-        for (hit, (place, answer)) in hits.iter().zip(asked) {
-            verdicts.push(seen[place].settle(verb, hit, answer, self.passes));
+        for (hit, (place, answer)) in hits.iter().zip(&asked) {
+            seen[*place].settle(verb, hit, *answer, self.passes);
         }
+        verdicts.extend(asked.iter().map(|(place, answer)| seen[*place].verdict(*answer)));
         Some(())
     }
 
@@ -191,19 +194,21 @@ impl Seen<'_> {
         }
     }
 
-    /// Does to the bucket what the script did, and answers the numbers.
-    fn settle(&mut self, verb: Verb, hit: &Hit<'_>, answer: Answer, passes: bool) -> Verdict {
+    /// Does to the bucket what the script did.
+    fn settle(&mut self, verb: Verb, hit: &Hit<'_>, answer: Answer, passes: bool) {
+        let Seen::Bucket { bucket, known, .. } = self else { return };
+        let charged = answer.allowed() && (passes || hit.enforcement == Enforcement::Shadow);
+        match verb {
+            Verb::Charge if charged => bucket.take(hit.demand.cost),
+            Verb::Refund if *known => bucket.refund(hit.demand.cost),
+            _ => {}
+        }
+    }
+
+    fn verdict(&self, answer: Answer) -> Verdict {
         match self {
             Seen::Log(verdict) => *verdict,
-            Seen::Bucket { bucket, known, .. } => {
-                let charged = answer.allowed() && (passes || hit.enforcement == Enforcement::Shadow);
-                match verb {
-                    Verb::Charge if charged => bucket.take(hit.demand.cost),
-                    Verb::Refund if *known => bucket.refund(hit.demand.cost),
-                    _ => {}
-                }
-                bucket.verdict(answer)
-            }
+            Seen::Bucket { bucket, .. } => bucket.verdict(answer),
         }
     }
 }
