@@ -19,16 +19,16 @@ async fn what_was_inserted_without_an_answer_is_neither_lost_nor_written_twice()
     let fresh = Fresh::postgres().await;
     let swallowed = Arc::new(AtomicUsize::new(0));
     let url = proxy(&fresh.postgres.as_ref().unwrap().url(), Arc::clone(&swallowed)).await;
-    let recorded = Recorded::with_room(10_000);
+    let recorded = Recorded::with_room(20_000);
     let writer = recorded.writer(ViolationLog::new(Database::open(&url).await.unwrap()));
-    for user in 0..2_500 {
+    for user in 0..10_000 {
         recorded.refuse(&user.to_string(), 2);
     }
     recorded.settled().await;
     let stats = writer.shutdown(PATIENCE).await;
     assert!(swallowed.load(Ordering::Relaxed) >= 3, "the answer to the first try of each batch was lost");
-    assert_eq!((stats.written, stats.dropped, stats.pending), (5_000, 0, 0));
-    assert_eq!(in_the_table(&fresh.database).await, (2_500, 5_000));
+    assert_eq!((stats.written, stats.dropped, stats.pending), (20_000, 0, 0));
+    assert_eq!(in_the_table(&fresh.database).await, (10_000, 20_000));
 }
 
 /// Stands between us and a server, and breaks every other connection on which rows were inserted, in place of the

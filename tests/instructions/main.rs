@@ -3,6 +3,9 @@
 
 mod allocations;
 
+use std::task::{Context, Poll, Waker};
+
+use tollgate::{Bounds, Clock, Descriptor, Limiter, MemoryStore, Timestamp, Violations, rules};
 use tollgate_bench::contender::{Caller, Check, Contender, Quota};
 use tollgate_bench::{instructions, mixed};
 
@@ -55,4 +58,33 @@ fn a_decision_by_four_rules_allocates_nothing() {
         };
         assert_eq!(allocations_of(decide_all), 0, "allocations in 10,000 decisions, `allowed: {allowed}`");
     }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn recording_refusals_allocates_only_for_the_first_of_each_bucket_and_second() {
+    let text = r#"rules: [{ key: "user:{user_id}", limit: 1/h }, { key: "ip:{ip}", limit: 1000000/s }]"#;
+    let clock = Clock::manual(Timestamp::from_micros(0));
+    let limiter = Limiter::new(
+        rules::parse("rules.yaml", text).expect("rules"),
+        MemoryStore::with(clock, Bounds::default()),
+    )
+    .with_violations(Violations::default());
+    let caller = Descriptor::new().with("user_id", "42").with("ip", "203.0.113.7").with("endpoint", "/a");
+    let other = Descriptor::new().with("ip", "203.0.113.7");
+    for allowed in [true, false] {
+        assert_eq!(limiter.check(&caller, 1).await.expect("memory").allowed(), allowed);
+        assert!(limiter.check(&other, 1).await.expect("memory").allowed());
+    }
+    let decide_all = || {
+        for _ in 0..1_000 {
+            for (request, allowed) in [(&caller, false), (&other, true)] {
+                let check = std::pin::pin!(limiter.check(request, 1));
+                match check.poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(answer) => assert_eq!(answer.expect("memory").allowed(), allowed),
+                    Poll::Pending => panic!("a decision waits"),
+                }
+            }
+        }
+    };
+    assert_eq!(allocations_of(decide_all), 0);
 }

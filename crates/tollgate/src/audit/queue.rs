@@ -95,7 +95,10 @@ struct Place {
 }
 
 struct Tally {
+    /// The first refusal, and what the others share with it.
     violation: Box<Violation>,
+    /// How many there are; here, so that another one need not look into the box.
+    count: u64,
     /// A hash of the facts; the same as the last one's means that nothing new is to be compared.
     facts: u64,
 }
@@ -140,7 +143,7 @@ impl Violations {
             shard.dropped += 1;
         } else {
             let violation = Box::new(Violation::new(request, answer));
-            shard.table.insert(place, Tally { violation, facts });
+            shard.table.insert(place, Tally { violation, count: 1, facts });
             if shard.table.len() == queue.room.div_ceil(2) {
                 queue.half_full.notify_one();
             }
@@ -217,24 +220,30 @@ impl Queue {
             mem::swap(&mut shard.lock().table, empty);
             for (place, tally) in empty.drain() {
                 match carried.get_mut(&place) {
-                    Some(known) => known.violation.merge(*tally.violation),
+                    Some(known) => known.merge(tally),
                     None => drop(carried.insert(place, tally)),
                 }
             }
         }
         let crowded = carried.len() >= self.room * SHARDS;
         let over = carried.extract_if(|place, _| place.second < running || crowded);
-        over.map(|(_, tally)| *tally.violation).collect()
+        over.map(|(_, tally)| Violation { count: tally.count, ..*tally.violation }).collect()
     }
 }
 
 impl Tally {
     fn add(&mut self, request: &Descriptor<'_>, facts: u64) {
-        self.violation.count += 1;
+        self.count += 1;
         if self.facts != facts {
             self.facts = facts;
             self.violation.keep_common(request);
         }
+    }
+
+    /// Adds the refusals of another part of the same second.
+    fn merge(&mut self, other: Tally) {
+        self.count += other.count;
+        self.violation.merge(*other.violation);
     }
 }
 

@@ -71,9 +71,8 @@ impl Violation {
         }
     }
 
-    /// Adds the refusals of another part of the same second.
+    /// Becomes what this and another part of the same second have in common.
     pub(super) fn merge(&mut self, other: Violation) {
-        self.count += other.count;
         if other.requested_at < self.requested_at {
             (self.requested_at, self.tokens_at_time) = (other.requested_at, other.tokens_at_time);
         }
