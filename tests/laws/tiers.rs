@@ -1,5 +1,7 @@
 //! Law 9: tiers are charged all or none, in any order.
 
+use std::num::NonZeroU32;
+
 use proptest::prelude::*;
 use tollgate::core::algorithm::{Demand, State};
 use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
@@ -79,6 +81,22 @@ proptest! {
             if answers.iter().any(|(_, verdict)| !verdict.allowed) {
                 prop_assert_eq!(forward.states(), before);
             }
+        }
+    }
+}
+
+proptest! {
+    /// Shares are limits, no larger than their part but for the least of one, whatever is shared among however many.
+    #[test]
+    fn a_limit_of_any_size_can_be_shared_among_any_number(
+        limit in any_limit(),
+        (count, period, burst) in (1..1_u64 << 40, 1..366 * 86_400_000_000_u64, 1..1_u64 << 45),
+        nodes in prop_oneof![1..20_u32, 1..100_000_u32],
+    ) {
+        let large = Limit::token_bucket(count, Micros::new(period), burst).ok();
+        for limit in [Some(limit), large].into_iter().flatten() {
+            let share = limit.share(NonZeroU32::new(nodes).expect("from 1"));
+            prop_assert!(share.capacity() <= (limit.capacity() / u64::from(nodes)).max(1), "{} of {}", share, limit);
         }
     }
 }

@@ -66,14 +66,15 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
     let outcome = match args.store.redis()? {
         Some(redis) => runtime.block_on(async {
             // A private prefix, and time from the trace: nobody's buckets are touched, and nothing is left.
-            let prefix = format!("{}-replay-{}", args.store.key_prefix(), std::process::id());
+            let prefix = format!("{}:replay-{:016x}", args.store.key_prefix(), unique()?);
             let clock = Clock::manual(Timestamp::from_micros(0));
             let store = redis.key_prefix(prefix).clock(clock).deadline(PATIENCE).connect().await?;
             store.ready().await.with_context(|| args.store.shown())?;
             let replay = Replay::over(rules, store);
             let outcome = show(&replay, args, trace, &bar, terminal).await;
-            replay.store().forget_all().await.context("the replay's keys could not be deleted")?;
-            outcome
+            let forgotten = replay.store().forget_all().await;
+            outcome?;
+            forgotten.context("the replay's keys could not be deleted; they go by themselves within hours")
         }),
         None => {
             let replay = Replay::with_bounds(rules, BOUNDS);
@@ -106,6 +107,11 @@ async fn show<S: Store>(
     outcome.await?;
     bar.finish_and_clear();
     summary.print(terminal)
+}
+
+/// Two replays never share a bucket.
+fn unique() -> anyhow::Result<u64> {
+    getrandom::u64().map_err(|error| anyhow!("the system has no random numbers: {error}"))
 }
 
 fn warn_of_overflow(name: &str, overflowed: u64, terminal: &mut Terminal) {

@@ -128,7 +128,9 @@ impl Decision {
             tiers.extend(limited.shadow_denials.iter().map(denial));
             tiers.sort_by_key(|tier| tier.rule);
         }
-        let speaker = speaker(rules, &tiers);
+        let closed = without_store.is_some() && strictest_policy(&tiers) == FailurePolicy::Closed;
+        let speaker =
+            if closed { speaker(rules, &tiers, Tier::closes) } else { speaker(rules, &tiers, Tier::speaks) };
         let refused = speaker.is_some_and(|speaker| !tiers[speaker].verdict.allowed);
         let degraded = without_store.map(|reason| Degraded { reason, policy: strictest_policy(&tiers) });
         let outcome = match degraded {
@@ -193,7 +195,8 @@ impl Decision {
 }
 
 fn longest_delay(tiers: &[Tier]) -> Micros {
-    enforcing(tiers).map(|(_, tier)| tier.verdict.delay).max().unwrap_or(Micros::ZERO)
+    let speaking = tiers.iter().filter(|tier| tier.speaks());
+    speaking.map(|tier| tier.verdict.delay).max().unwrap_or(Micros::ZERO)
 }
 
 impl Tier {
@@ -202,10 +205,11 @@ impl Tier {
     pub fn speaks(&self) -> bool {
         self.enforcement == Enforcement::Enforce && self.instead != Some(FailurePolicy::Open)
     }
-}
 
-fn enforcing(tiers: &[Tier]) -> impl Iterator<Item = (usize, &Tier)> {
-    tiers.iter().enumerate().filter(|(_, tier)| tier.speaks())
+    /// Whether it lets nothing pass because the store is away.
+    fn closes(&self) -> bool {
+        self.enforcement == Enforcement::Enforce && self.instead == Some(FailurePolicy::Closed)
+    }
 }
 
 /// Closed beats local beats open. Rules on trial close nothing.
@@ -221,18 +225,19 @@ fn strictest_policy(tiers: &[Tier]) -> FailurePolicy {
 
 /// Refused: the longest wait, then the name. Allowed: least remaining, then longest reset, then the name.
 #[inline]
-fn speaker(rules: &RuleSet, tiers: &[Tier]) -> Option<usize> {
+fn speaker(rules: &RuleSet, tiers: &[Tier], may_speak: fn(&Tier) -> bool) -> Option<usize> {
     if let [Tier { enforcement: Enforcement::Enforce, instead: None, .. }] = tiers {
         return Some(0);
     }
     let label = |tier: &Tier| rules.rule(tier.rule).label();
-    let refusing = enforcing(tiers).filter(|(_, tier)| !tier.verdict.allowed);
+    let enforcing = || tiers.iter().enumerate().filter(|(_, tier)| may_speak(tier));
+    let refusing = enforcing().filter(|(_, tier)| !tier.verdict.allowed);
     let loudest = refusing.min_by(|(_, a), (_, b)| {
         let wait = |tier: &Tier| Reverse(tier.verdict.retry_after.unwrap_or(Micros::MAX));
         wait(a).cmp(&wait(b)).then_with(|| label(a).cmp(label(b)))
     });
     let tightest = || {
-        enforcing(tiers).min_by(|(_, a), (_, b)| {
+        enforcing().min_by(|(_, a), (_, b)| {
             let left = |tier: &Tier| (tier.verdict.remaining, Reverse(tier.verdict.reset_after));
             left(a).cmp(&left(b)).then_with(|| label(a).cmp(label(b)))
         })

@@ -21,7 +21,7 @@ const LONGEST: usize = 256;
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 impl Key<'_> {
-    /// Appends the key as text that no other key has, of at most 256 bytes beside the prefix.
+    /// Appends the key as text that no other key has. Values of more than 256 bytes are hashed.
     pub fn encode(&self, prefix: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(prefix.as_bytes());
         out.extend_from_slice(b":{");

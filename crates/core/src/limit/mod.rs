@@ -365,19 +365,23 @@ impl Limit {
     pub fn share(&self, nodes: NonZeroU32) -> Self {
         let nodes = u64::from(nodes.get());
         let part = |whole: u64| (whole / nodes).max(1);
-        // The same count in a longer period is exact; where the period would get too long, the count is rounded.
-        let slower = |count: u64, period: Micros| {
+        // The same count in a longer period is exact. Where the period would get too long, the count is rounded down,
+        // and the capacity with it if the new rate leaves no room to be exact.
+        let slower = |count: u64, period: Micros, capacity: u64| {
             let longer = Micros::new(period.get().saturating_mul(nodes));
-            if longer <= MAX_PERIOD { (count, longer) } else { (part(count), period) }
+            let (count, period) = if longer <= MAX_PERIOD { (count, longer) } else { (part(count), period) };
+            let g = gcd(count, period.get());
+            let largest = (MAX_EXACT - count / g) / (period.get() / g);
+            (count, period, part(capacity).min(largest))
         };
         let share = match self.algorithm.clone() {
             Algorithm::TokenBucket(Refill { count, period, capacity, .. }) => {
-                let (count, period) = slower(count, period);
-                Self::token_bucket(count, period, part(capacity))
+                let (count, period, capacity) = slower(count, period, capacity);
+                Self::token_bucket(count, period, capacity)
             }
             Algorithm::LeakyBucket { refill: Refill { count, period, capacity, .. }, free } => {
-                let (count, period) = slower(count, period);
-                Self::leaky_bucket(count, period, part(capacity) - 1, (free / nodes).min(part(capacity) - 1))
+                let (count, period, capacity) = slower(count, period, capacity);
+                Self::leaky_bucket(count, period, capacity - 1, (free / nodes).min(capacity - 1))
             }
             Algorithm::TokenBucketInterval(IntervalRefill { count, interval, capacity, ticks }) => {
                 // So many small refills may take too long to be exact: then the share holds one refill.
@@ -390,7 +394,7 @@ impl Limit {
                 Self::sliding_window_counter(part(limit), window, opens)
             }
         };
-        share.expect("a share's numbers are no larger than those of the limit")
+        share.expect("a share's numbers are no larger than those of the limit, and exact")
     }
 
     /// The same token bucket with another capacity.

@@ -95,11 +95,12 @@ local function logs()
     local bucket = { algorithm = LOG, limit = limit, window = window, at = now, shift = 0, dead = 0, alive = 0 }
     local head = redis.pcall('LINDEX', key, 0)
     if type(head) == 'table' then
+      if head.err:sub(1, 9) ~= 'WRONGTYPE' then error(head) end
       -- No list. A state of another algorithm is just old; anything else is foreign.
       local other = redis.pcall('GET', key)
       bucket.replace = true
       bucket.strange = type(other) == 'table' or #other ~= LENGTHS[other:byte()]
-    elseif head and (#head ~= LENGTHS[LOG] or head:byte() ~= LOG) then
+    elseif head and (#head ~= LENGTHS[LOG] or head:byte() ~= LOG or #redis.call('LINDEX', key, -1) ~= 11) then
       bucket.replace, bucket.strange = true, true
     elseif head then
       local _, sum, last = read(HEAD, head)

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
-use redis::{Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo as _, TlsCertificates};
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, TlsCertificates,
+};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -48,6 +50,12 @@ pub enum RedisConfigError {
         url: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A prefix that would decide where keys lie in a Cluster.
+    #[error("`{prefix}` cannot begin keys: braces decide where a Redis Cluster keeps them; leave them out")]
+    Prefix {
+        /// The prefix.
+        prefix: String,
     },
     /// Certificates for a connection without TLS.
     #[error("certificates were given, but `{url}` does not use TLS; write rediss://…")]
@@ -163,25 +171,28 @@ impl RedisBuilder {
     }
 
     fn dial(&self) -> Result<Dial, RedisConfigError> {
-        let tls = if self.is_tls() { Some(self.tls()?.into()) } else { None };
-        Ok(Dial { info: self.info()?, tls })
-    }
-
-    fn is_tls(&self) -> bool {
-        self.url.0.starts_with("rediss")
+        if self.key_prefix.contains(['{', '}']) {
+            return Err(RedisConfigError::Prefix { prefix: self.key_prefix.clone() });
+        }
+        let info = self.info()?;
+        let tls = if is_tls(&info) { Some(self.tls()?.into()) } else { None };
+        Ok(Dial { info, tls })
     }
 
     fn info(&self) -> Result<ConnectionInfo, RedisConfigError> {
         // Libraries below ask for a default; if there is one already, it stays.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        if (self.ca.is_some() || self.certificate.is_some()) && !self.is_tls() {
-            return Err(RedisConfigError::CertificatesWithoutTls { url: self.shown() });
-        }
         let no_url = |reason| RedisConfigError::Url { url: self.shown(), reason };
+        if self.url.0.starts_with("redis-cluster:") || self.url.0.starts_with("redis-sentinel:") {
+            return Err(no_url("Cluster and Sentinel are not supported yet".to_owned()));
+        }
         if self.url.0.ends_with("#insecure") {
             return Err(no_url("certificates are always checked; name your authority instead".to_owned()));
         }
         let info = self.url.0.as_str().into_connection_info().map_err(|error| no_url(plain(&error)))?;
+        if (self.ca.is_some() || self.certificate.is_some()) && !is_tls(&info) {
+            return Err(RedisConfigError::CertificatesWithoutTls { url: self.shown() });
+        }
         Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
     }
 
@@ -221,6 +232,10 @@ impl RedisBuilder {
     pub fn shown(&self) -> String {
         self.url.shown()
     }
+}
+
+fn is_tls(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
 /// What an error of the client says, without whatever was in the URL.

@@ -12,10 +12,14 @@
 //!
 //! Decisions share one connection and are written together. While it is `Down` they fail at once, and one task, one
 //! attempt at a time, tries to connect and to make a charge of its own; only when that works is it `Up` again. While
-//! it is `Connecting` for the first time they wait for the outcome, each until its deadline.
+//! it is `Connecting`, at the start and after a connection broke, they wait for the outcome, each until its deadline and
+//! so many in all.
 //!
 //! A command is sent once. The one exception is an answer that proves it was not run: a script that Redis does not
 //! know is uploaded, by one for all, and the command sent again.
+//!
+//! A Redis that answers, but refuses to write (full, a replica), is an alarm with the first refusal. Decisions that
+//! write nothing still work there, so only a charge that went through counts against it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -29,11 +33,15 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::RedisBuilder;
 use super::script;
-use super::stream::{Dial, Meter};
+use super::stream::{Dial, Ended, Meter};
 use crate::store::StoreError;
 
 /// So many decisions in a row that failed open the breaker.
 const PATIENCE: u32 = 20;
+/// An alarm is over when nothing was refused for so long.
+const QUIET: Duration = Duration::from_secs(5);
+/// A connection that lasted so long was no accident: the next attempt after it is made quickly again.
+const LASTING: Duration = Duration::from_secs(2);
 /// The pause between two attempts, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
@@ -52,8 +60,12 @@ struct Shared {
     deadline: Duration,
     connect_timeout: Duration,
     state: watch::Sender<State>,
-    /// Failures since the last success.
+    /// Decisions that were not answered since the last answer.
     failures: AtomicU32,
+    /// Decisions that Redis refused to make since the last that was written.
+    rejections: AtomicU32,
+    /// Whether the log says that something is wrong, and when it last was.
+    alarm: parking_lot::Mutex<Option<Instant>>,
     /// One upload of the script at a time.
     uploading: Mutex<()>,
     counters: Counters,
@@ -99,6 +111,8 @@ impl Link {
             connect_timeout: config.connect_timeout,
             state: watch::Sender::new(State::Connecting),
             failures: AtomicU32::new(0),
+            rejections: AtomicU32::new(0),
+            alarm: parking_lot::Mutex::new(None),
             uploading: Mutex::new(()),
             counters: Counters::default(),
         });
@@ -119,15 +133,11 @@ impl Link {
         deadline: Instant,
         read: impl FnOnce(Value) -> Option<T>,
     ) -> Result<T, StoreError> {
-        let shared = &*self.shared;
-        // The connection that was used, once one was.
-        let number = AtomicU64::new(0);
-        let failure = match timeout_at(deadline, shared.call(command, &number)).await {
+        let sent = Sent::now(&self.shared);
+        let failure = match timeout_at(deadline, sent.call(command)).await {
             Ok(Ok(answer)) => match read(answer) {
                 Some(answer) => {
-                    if shared.failures.load(Ordering::Relaxed) != 0 {
-                        shared.failures.store(0, Ordering::Relaxed);
-                    }
+                    sent.answered();
                     return Ok(answer);
                 }
                 None => Failure { error: StoreError::Unreachable, broken: true },
@@ -135,7 +145,16 @@ impl Link {
             Ok(Err(failure)) => failure,
             Err(_) => Failure::quick(StoreError::Timeout),
         };
-        Err(shared.failed(failure, number.into_inner()))
+        Err(sent.failed(failure))
+    }
+
+    /// A charge was written.
+    pub(super) fn wrote(&self) {
+        let shared = &*self.shared;
+        if shared.rejections.load(Ordering::Relaxed) != 0 {
+            shared.rejections.store(0, Ordering::Relaxed);
+            shared.all_clear_after(QUIET);
+        }
     }
 
     /// Waits for the outcome of the first attempt to connect.
@@ -154,6 +173,48 @@ impl Link {
 
     pub(super) fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+}
+
+/// A command on its way. Whoever stops waiting for it after a while has seen a failure, too.
+#[derive(Debug)]
+struct Sent<'l> {
+    shared: &'l Arc<Shared>,
+    at: Instant,
+    /// The connection that was used, once one was.
+    number: AtomicU64,
+    told: bool,
+}
+
+impl<'l> Sent<'l> {
+    fn now(shared: &'l Arc<Shared>) -> Self {
+        Sent { shared, at: Instant::now(), number: AtomicU64::new(0), told: false }
+    }
+
+    async fn call(&self, command: &Cmd) -> Result<Value, Failure> {
+        let mut connection = self.shared.connection().await.map_err(Failure::quick)?;
+        self.number.store(connection.number, Ordering::Relaxed);
+        Ok(self.shared.run(&mut connection, command).await?)
+    }
+
+    fn answered(mut self) {
+        self.told = true;
+        if self.shared.failures.load(Ordering::Relaxed) != 0 {
+            self.shared.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn failed(mut self, failure: Failure) -> StoreError {
+        self.told = true;
+        self.shared.failed(failure, *self.number.get_mut())
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if !self.told && self.at.elapsed() >= self.shared.deadline / 4 {
+            self.shared.failed(Failure::quick(StoreError::Timeout), *self.number.get_mut());
+        }
     }
 }
 
@@ -193,19 +254,18 @@ impl From<RedisError> for Failure {
 }
 
 impl Shared {
-    async fn call(&self, command: &Cmd, used: &AtomicU64) -> Result<Value, Failure> {
-        let mut connection = self.connection().await.map_err(Failure::quick)?;
-        used.store(connection.number, Ordering::Relaxed);
-        Ok(self.run(&mut connection, command).await?)
-    }
-
     /// Sends a command, and again after an upload when Redis does not know the script.
-    async fn run(&self, connection: &mut Connection, command: &Cmd) -> Result<Value, RedisError> {
+    async fn run(self: &Arc<Self>, connection: &mut Connection, command: &Cmd) -> Result<Value, RedisError> {
         loop {
             let uploads = self.counters.uploads.load(Ordering::Acquire);
             match connection.send(command).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    self.upload(connection, uploads).await?;
+                    // In a task of its own: whoever gives up does not leave it half done.
+                    let (shared, connection) = (Arc::clone(self), connection.clone());
+                    let uploaded =
+                        tokio::spawn(async move { shared.upload(connection, uploads).await }).await;
+                    uploaded
+                        .map_err(|_| RedisError::from((ErrorKind::Client, "the upload was given up")))??;
                 }
                 answer => return answer,
             }
@@ -213,7 +273,7 @@ impl Shared {
     }
 
     /// Uploads the script, unless somebody did since the `known` number of uploads.
-    async fn upload(&self, connection: &mut Connection, known: u64) -> Result<(), RedisError> {
+    async fn upload(&self, mut connection: Connection, known: u64) -> Result<(), RedisError> {
         let _one_at_a_time = self.uploading.lock().await;
         if self.counters.uploads.load(Ordering::Acquire) != known {
             return Ok(());
@@ -242,30 +302,63 @@ impl Shared {
     /// What failed on another connection than the present one says nothing about it.
     fn failed(&self, failure: Failure, number: u64) -> StoreError {
         let Failure { error, broken } = failure;
-        self.state.send_if_modified(|state| {
-            if !matches!(state, State::Up(current) if current.number == number) {
-                return false;
+        let rejected = matches!(error, StoreError::Rejected { .. });
+        if rejected && number != 0 {
+            self.raise_alarm(&error);
+        }
+        let opened = self.state.send_if_modified(|state| {
+            match state {
+                State::Up(current) if current.number == number && broken => {
+                    *state = State::Connecting;
+                    return true;
+                }
+                State::Up(current) if current.number == number => {}
+                // Whoever waited in vain for a connection.
+                State::Connecting if number == 0 => {}
+                _ => return false,
             }
-            if broken {
-                *state = State::Connecting;
-                return true;
-            }
-            let too_many = self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= PATIENCE;
+            let in_a_row = if rejected { &self.rejections } else { &self.failures };
+            let too_many = in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= PATIENCE;
             if too_many {
                 *state = State::Down(error.clone());
             }
             too_many
         });
+        if opened && matches!(*self.state.borrow(), State::Down(_)) {
+            self.raise_alarm(&error);
+        }
         error
     }
 
+    /// One line when something goes wrong, however often it does until all is clear.
+    fn raise_alarm(&self, error: &StoreError) {
+        if self.alarm.lock().replace(Instant::now()).is_none() {
+            self.counters.outages.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(
+                store = self.shown,
+                reason = error.reason(),
+                "{error}; each rule's on_store_failure decides until it is back"
+            );
+        }
+    }
+
+    /// And one when it is over, if nothing went wrong for so long.
+    fn all_clear_after(&self, quiet: Duration) {
+        let mut alarm = self.alarm.lock();
+        if alarm.is_some_and(|last| last.elapsed() >= quiet) {
+            *alarm = None;
+            tracing::info!(store = self.shown, "the store is back; it decides again");
+        }
+    }
+
     /// A new connection over which a charge went through.
-    async fn connect(&self, number: u64, probe: &Cmd) -> Result<Connection, Failure> {
+    async fn connect(self: &Arc<Self>, number: u64, probe: &Cmd) -> Result<(Connection, Ended), Failure> {
         let too_late = |_| Failure::quick(StoreError::Timeout);
-        let (redis, meter) = timeout(self.connect_timeout, self.dial.connect()).await.map_err(too_late)??;
+        let dialled = timeout(self.connect_timeout, self.dial.connect()).await;
+        let (redis, meter, ended) = dialled.map_err(too_late)??;
         let mut connection = Connection { redis, meter, number };
         timeout(self.deadline, self.run(&mut connection, probe)).await.map_err(too_late)??;
-        Ok(connection)
+        Ok((connection, ended))
     }
 }
 
@@ -290,28 +383,41 @@ impl Connection {
 async fn supervise(shared: Arc<Shared>, probe: Cmd) {
     let mut changes = shared.state.subscribe();
     let mut pause = FIRST_PAUSE;
-    let mut lost = false;
     let mut warned = false;
     for number in 1.. {
         match shared.connect(number, &probe).await {
-            Ok(mut connection) => {
+            Ok((mut connection, ended)) => {
+                let since = Instant::now();
                 shared.failures.store(0, Ordering::Relaxed);
+                shared.rejections.store(0, Ordering::Relaxed);
                 shared.counters.connections.fetch_add(1, Ordering::Relaxed);
                 shared.state.send_replace(State::Up(connection.clone()));
-                if std::mem::take(&mut lost) {
-                    tracing::info!(store = shared.shown, "the store is back; it decides again");
-                }
-                if !warned {
-                    warned = shared.warn_of_eviction(&mut connection).await;
-                }
+                shared.all_clear_after(Duration::ZERO);
+                warned = warned || shared.warn_of_eviction(&mut connection).await;
                 drop(connection);
-                pause = FIRST_PAUSE;
-                let settled = changes.wait_for(|state| !matches!(state, State::Up(_))).await;
-                let Ok(State::Down(error)) = settled.as_deref() else { continue };
-                shared.report(&mut lost, error);
+                let up = |state: &State| matches!(state, State::Up(_));
+                tokio::select! {
+                    _ = changes.wait_for(|state| !up(state)) => {}
+                    // The other side hung up while nobody asked.
+                    _ = ended => {
+                        shared.state.send_if_modified(|state| {
+                            let idle = up(state);
+                            if idle {
+                                *state = State::Connecting;
+                            }
+                            idle
+                        });
+                    }
+                }
+                if since.elapsed() >= LASTING {
+                    pause = FIRST_PAUSE;
+                    if matches!(*shared.state.borrow(), State::Connecting) {
+                        continue;
+                    }
+                }
             }
             Err(Failure { error, .. }) => {
-                shared.report(&mut lost, &error);
+                shared.raise_alarm(&error);
                 shared.state.send_replace(State::Down(error));
             }
         }
@@ -321,18 +427,6 @@ async fn supervise(shared: Arc<Shared>, probe: Cmd) {
 }
 
 impl Shared {
-    /// One line when the store is lost, however many reasons it has until it is back.
-    fn report(&self, lost: &mut bool, error: &StoreError) {
-        if !std::mem::replace(lost, true) {
-            self.counters.outages.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(
-                store = self.shown,
-                reason = error.reason(),
-                "{error}; each rule's on_store_failure decides until it is back"
-            );
-        }
-    }
-
     /// Whether it was worth a warning that this Redis drops buckets when its memory is full.
     async fn warn_of_eviction(&self, connection: &mut Connection) -> bool {
         let asked = timeout(self.connect_timeout, connection.eviction_policy()).await;

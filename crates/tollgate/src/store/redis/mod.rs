@@ -24,7 +24,7 @@ use redis::{Cmd, FromRedisValue, Value};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tollgate_core::algorithm::{Demand, State};
-use tollgate_core::limit::AlgorithmName;
+use tollgate_core::limit::{AlgorithmName, MAX_LOG_ENTRIES};
 use tollgate_core::{Enforcement, Hit, Limit, Micros, Space, Timestamp, Verdicts};
 
 use self::link::Link;
@@ -34,7 +34,10 @@ use super::{Store, StoreError, window};
 use crate::clock::Clock;
 pub use config::{RedisBuilder, RedisConfigError};
 
-/// Keeps buckets in Redis or Valkey.
+/// The most buckets of one request; Lua passes no more at once to a command than some thousand.
+const MOST_HITS: usize = 1_000;
+
+/// Keeps buckets in Redis or Valkey. A request has at most 1,000 of them.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -186,6 +189,9 @@ impl RedisStore {
         if hits.is_empty() {
             return Ok(self.clock.now());
         }
+        if hits.len() > MOST_HITS {
+            return Err(StoreError::rejected("ERR"));
+        }
         let Ok(_permit) = self.permits.try_acquire() else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
             return Err(StoreError::Overloaded);
@@ -210,6 +216,9 @@ impl RedisStore {
             match self.link.call(&call, deadline, |value| Reply::read(value, told)).await? {
                 Reply::Done(done) => {
                     self.note_time(done.now);
+                    if verb == Verb::Charge && done.passes && hits.iter().any(|hit| hit.demand.cost > 0) {
+                        self.link.wrote();
+                    }
                     return Ok(done);
                 }
                 Reply::OtherTime(now) => {
@@ -288,14 +297,19 @@ fn command(
     call
 }
 
-/// A charge of a bucket of our own, which proves that Redis takes charges. It is never refused, so it always writes.
+/// A charge of buckets of our own, which proves that Redis takes charges. It is never refused, so it always writes, and
+/// a log is among them: that uses every kind of command.
 fn probe(sha: &str, prefix: &str) -> Cmd {
-    let limit = Limit::new(1_000_000, Micros::new(1_000_000)).expect("a million a second is a limit");
-    let space = Space::ad_hoc(limit.algorithm_name());
+    let second = Micros::new(1_000_000);
+    let limits = [Limit::new(1_000_000, second), Limit::sliding_window_log(MAX_LOG_ENTRIES, second)]
+        .map(|limit| limit.expect("both are in range"));
+    let spaces = limits.each_ref().map(|limit| Space::ad_hoc(limit.algorithm_name()));
     let demand = Demand { cost: 1, patience: Micros::MAX };
-    let hit =
-        Hit { key: space.named("tollgate probe"), limit: &limit, demand, enforcement: Enforcement::Enforce };
-    let hits = [hit];
+    let hit = |(limit, space)| {
+        let space: &Space = space;
+        Hit { key: space.named("tollgate probe"), limit, demand, enforcement: Enforcement::Enforce }
+    };
+    let hits: Vec<Hit<'_>> = limits.iter().zip(&spaces).map(hit).collect();
     command(sha, Verb::Charge, None, &hits, &Keys::of(&hits, prefix), Timestamp::default())
 }
 
@@ -334,14 +348,21 @@ impl Store for RedisStore {
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
         let key = self.key(hit);
         let (algorithm, deadline) = (hit.limit.algorithm_name(), self.link.deadline());
-        let state = if algorithm == AlgorithmName::SlidingWindowLog {
-            let list = redis::cmd("LRANGE").arg(key).arg(0).arg(-1).take();
-            let elements: Vec<Vec<u8>> = self.link.call(&list, deadline, read).await?;
-            state::decode_log(&elements)
-        } else {
-            let get = redis::cmd("GET").arg(key).take();
-            let bytes: Option<Vec<u8>> = self.link.call(&get, deadline, read).await?;
-            bytes.and_then(|bytes| state::decode(algorithm, &bytes))
+        // What is of another kind was written by another algorithm, or by somebody else: there is no bucket.
+        let kind = redis::cmd("TYPE").arg(&key).take();
+        let kind: String = self.link.call(&kind, deadline, read).await?;
+        let state = match (algorithm, kind.as_str()) {
+            (AlgorithmName::SlidingWindowLog, "list") => {
+                let list = redis::cmd("LRANGE").arg(key).arg(0).arg(-1).take();
+                let elements: Vec<Vec<u8>> = self.link.call(&list, deadline, read).await?;
+                state::decode_log(&elements)
+            }
+            (_, "string") => {
+                let get = redis::cmd("GET").arg(key).take();
+                let bytes: Option<Vec<u8>> = self.link.call(&get, deadline, read).await?;
+                bytes.and_then(|bytes| state::decode(algorithm, &bytes))
+            }
+            _ => None,
         };
         let now = self.clock.injected().unwrap_or_else(|| self.redis_time());
         Ok(state.filter(|state| !state.is_as_good_as_new(hit.limit, now, window(hit, hit.limit))))

@@ -158,6 +158,13 @@ impl Done {
             };
             asked.push((place, seen[place].ask(verb, hit)));
         }
+        let refuses = |(hit, (place, answer)): (&Hit<'_>, &(usize, Answer))| {
+            hit.enforcement == Enforcement::Enforce && !seen[*place].allows(*answer)
+        };
+        if hits.iter().zip(&asked).any(refuses) == self.passes && verb != Verb::Refund && verb != Verb::Reset
+        {
+            return None; // the script and core disagree: neither is to be believed
+        }
         for (hit, (place, answer)) in hits.iter().zip(&asked) {
             seen[*place].settle(verb, hit, *answer, self.passes);
         }
@@ -202,6 +209,13 @@ impl Seen<'_> {
             Verb::Charge if charged => bucket.take(hit.demand.cost),
             Verb::Refund if *known => bucket.refund(hit.demand.cost),
             _ => {}
+        }
+    }
+
+    fn allows(&self, answer: Answer) -> bool {
+        match self {
+            Seen::Log(verdict) => verdict.allowed,
+            Seen::Bucket { .. } => answer.allowed(),
         }
     }
 

@@ -12,10 +12,12 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
 
-/// The longest log has an answer of a quarter of this; whoever sends more is no Redis, or mad.
-const MOST_UNANSWERED: usize = 1 << 20;
+/// More than all answers that can be waited for at once, and many times the longest log; whoever sends more is no Redis,
+/// or mad.
+const MOST_UNANSWERED: usize = 8 << 20;
 
 /// Where to connect, and how.
 #[derive(Debug, Clone)]
@@ -35,20 +37,28 @@ impl Meter {
     }
 }
 
+/// Done when a connection has ended.
+pub(super) type Ended = oneshot::Receiver<()>;
+
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Dial {
     /// A connection that has said hello: AUTH, SELECT.
-    pub(super) async fn connect(&self) -> RedisResult<(MultiplexedConnection, Meter)> {
+    /// The third tells when it has ended.
+    pub(super) async fn connect(&self) -> RedisResult<(MultiplexedConnection, Meter, Ended)> {
         let meter = Meter::default();
         let stream = Metered { stream: self.stream().await?, meter: meter.clone() };
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(self.info.redis_settings(), stream, config).await?;
-        // It ends with the last clone of the connection.
-        tokio::spawn(driver);
-        Ok((connection, meter))
+        let (ending, ended) = oneshot::channel::<()>();
+        // It ends with the last clone of the connection, or when the other side hangs up.
+        tokio::spawn(async move {
+            driver.await;
+            drop(ending);
+        });
+        Ok((connection, meter, ended))
     }
 
     async fn stream(&self) -> io::Result<Box<dyn Stream>> {
