@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod alarms;
 mod answers;
 mod doctor;
 mod losses;

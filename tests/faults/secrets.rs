@@ -77,7 +77,25 @@ async fn a_user_who_may_run_the_script_but_not_what_is_in_it_is_said() {
 #[tokio::test]
 async fn a_user_with_just_the_rights_of_the_docs_decides() {
     let password = format!(">{SECRET}");
-    let rights = ["~tg:*", "+@read", "+@write", "+@scripting", "+@connection", "+time"];
+    let rights = [
+        "~tg:*",
+        "+evalsha",
+        "+script|load",
+        "+time",
+        "+mget",
+        "+get",
+        "+set",
+        "+del",
+        "+pexpire",
+        "+lindex",
+        "+lrange",
+        "+lset",
+        "+lpop",
+        "+rpop",
+        "+lpush",
+        "+rpush",
+        "+@connection",
+    ];
     let user = [&["--user", "app", "on", &password][..], &rights].concat();
     let server = server(&user, Tls::Off).await;
     let store = login(&server, &format!("app:{SECRET}")).deadline(UNHURRIED).connect().await.unwrap();

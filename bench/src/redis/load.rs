@@ -167,8 +167,8 @@ async fn benchmark(port: u16, decisions: usize, concurrency: usize) -> Result<Fi
     std::fs::remove_file(&file)?;
     let text = String::from_utf8(output?.stdout)?;
     let line = text.lines().last().context("redis-benchmark says nothing")?;
-    // "test","rps","avg","min","p50","p95","p99","max", in milliseconds
-    let fields: Vec<&str> = line.rsplit(',').map(|field| field.trim_matches('"')).collect();
+    // "test","rps","avg","min","p50","p95","p99","max", in milliseconds; the test has commas of its own
+    let fields: Vec<&str> = line.rsplit("\",\"").map(|field| field.trim_matches(['"', '\r', ' '])).collect();
     ensure!(fields.len() >= 8, "redis-benchmark says {text}");
     Ok(Figures {
         per_second: fields[6].parse()?,
