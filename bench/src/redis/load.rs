@@ -12,6 +12,8 @@ use tollgate::core::algorithm::Demand;
 use tollgate::core::{Enforcement, Hit, Space};
 use tollgate::{Descriptor, Limit, Limiter, Micros, RedisStore};
 
+/// The script that both lanes call.
+const CODE: &str = include_str!("../../../crates/tollgate/src/store/redis/charge.lua");
 /// How many callers there are to be told apart.
 pub(crate) const USERS: usize = 100_000;
 
@@ -46,7 +48,7 @@ pub(crate) enum Lane {
     /// redis-benchmark, with the bytes of one decision.
     Benchmark { port: u16 },
     /// Ours, so many checks a decision.
-    Limiter { limiter: Limiter<RedisStore>, calls: usize },
+    Limiter { limiter: Arc<Limiter<RedisStore>>, calls: usize },
 }
 
 /// What a round measured.
@@ -68,11 +70,8 @@ impl Lane {
         redis.command(&["FLUSHALL"]).await?;
         redis.command(&["CONFIG", "RESETSTAT"]).await?;
         let mut figures = match self {
-            Lane::Benchmark { port } => benchmark(*port, decisions, concurrency).await?,
-            Lane::Limiter { limiter, calls } => {
-                // The callers borrow the limiter; nobody outlives this.
-                load(limiter, decisions, concurrency, *calls).await?
-            }
+            Lane::Benchmark { port } => benchmark(redis, *port, decisions, concurrency).await?,
+            Lane::Limiter { limiter, calls } => load(limiter, decisions, concurrency, *calls).await?,
         };
         figures.server_us = redis.script_us().await? / decisions as f64;
         Ok(figures)
@@ -81,14 +80,14 @@ impl Lane {
 
 /// Callers who each ask, wait for the answer, and ask again.
 async fn load(
-    limiter: &Limiter<RedisStore>,
+    limiter: &Arc<Limiter<RedisStore>>,
     decisions: usize,
     concurrency: usize,
     calls: usize,
 ) -> Result<Figures> {
     let next = Arc::new(AtomicUsize::new(0));
     let began = Instant::now();
-    let caller = || async {
+    let caller = |limiter: Arc<Limiter<RedisStore>>, next: Arc<AtomicUsize>| async move {
         let mut times = histogram();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -108,9 +107,11 @@ async fn load(
             times.record(u64::try_from(before.elapsed().as_nanos())?)?;
         }
     };
+    let callers: Vec<_> =
+        (0..concurrency).map(|_| tokio::spawn(caller(Arc::clone(limiter), Arc::clone(&next)))).collect();
     let mut times = histogram();
-    for one in join(concurrency, caller).await {
-        times.add(one?)?;
+    for caller in callers {
+        times.add(caller.await??)?;
     }
     Ok(Figures {
         per_second: decisions as f64 / began.elapsed().as_secs_f64(),
@@ -120,29 +121,7 @@ async fn load(
     })
 }
 
-/// Polls so many futures on this task.
-async fn join<F: Future>(count: usize, make: impl Fn() -> F) -> Vec<F::Output> {
-    let mut running: Vec<_> = (0..count).map(|_| Box::pin(make())).collect();
-    let mut outputs: Vec<Option<F::Output>> = (0..count).map(|_| None).collect();
-    std::future::poll_fn(|context| {
-        for (future, output) in running.iter_mut().zip(&mut outputs) {
-            if output.is_none()
-                && let std::task::Poll::Ready(done) = future.as_mut().poll(context)
-            {
-                *output = Some(done);
-            }
-        }
-        if outputs.iter().all(Option::is_some) {
-            std::task::Poll::Ready(())
-        } else {
-            std::task::Poll::Pending
-        }
-    })
-    .await;
-    outputs.into_iter().flatten().collect()
-}
-
-async fn benchmark(port: u16, decisions: usize, concurrency: usize) -> Result<Figures> {
+async fn benchmark(redis: &Redis, port: u16, decisions: usize, concurrency: usize) -> Result<Figures> {
     let store = RedisStore::builder(&format!("redis://127.0.0.1:{port}")).connect().await?;
     store.ready().await?;
     let limit = Limit::token_bucket(100, Duration::from_secs(3_600), 10_000_000)?;
@@ -151,20 +130,19 @@ async fn benchmark(port: u16, decisions: usize, concurrency: usize) -> Result<Fi
     let hit =
         Hit { key: space.named("__rand_int__"), limit: &limit, demand, enforcement: Enforcement::Enforce };
     let words = store.charge_call(&[hit]);
-    let (packed, words) = words.split_last().context("a call")?;
-    let words: Vec<&str> = words.iter().map(|word| std::str::from_utf8(word)).collect::<Result<_, _>>()?;
+    let packed = words.last().context("a call ends with its hit")?;
+    let key = std::str::from_utf8(words.get(3).context("a call has a key")?)?;
+    // Its arguments cannot hold a zero byte, so the hit is a constant of the script instead.
+    let literal: String = packed.iter().map(|byte| format!("\\{byte:03}")).collect();
+    let script = format!("ARGV[3] = '{literal}'\n{CODE}");
+    let sha = redis.command(&["SCRIPT", "LOAD", &script]).await?;
     let (numbers, users) = (decisions.to_string(), USERS.to_string());
     let (port, concurrency) = (port.to_string(), concurrency.to_string());
-    let file = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
-    std::fs::write(&file, packed)?;
-    // Its last argument is not text, so it comes from standard input (-x).
     let output = Command::new("redis-benchmark")
-        .args(["-p", &port, "-c", &concurrency, "-n", &numbers, "-r", &users, "--csv", "-x"])
-        .args(&words)
-        .stdin(std::fs::File::open(&file)?)
+        .args(["-p", &port, "-c", &concurrency, "-n", &numbers, "-r", &users, "--csv"])
+        .args(["EVALSHA", &sha, "1", key, "charge", "", "x"])
         .output()
         .context("cannot run redis-benchmark; install redis-tools");
-    std::fs::remove_file(&file)?;
     let text = String::from_utf8(output?.stdout)?;
     let line = text.lines().last().context("redis-benchmark says nothing")?;
     // "test","rps","avg","min","p50","p95","p99","max", in milliseconds; the test has commas of its own

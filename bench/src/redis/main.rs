@@ -11,6 +11,7 @@
 mod load;
 mod memory;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -84,10 +85,10 @@ async fn main() -> Result<()> {
     gone(arguments.quick).await
 }
 
-async fn limiter(arguments: &Arguments, text: &str) -> Result<Limiter<RedisStore>> {
+async fn limiter(arguments: &Arguments, text: &str) -> Result<Arc<Limiter<RedisStore>>> {
     let store = RedisStore::builder(&arguments.url).deadline(Duration::from_secs(5)).connect().await?;
     store.ready().await?;
-    Ok(Limiter::new(rules::parse("rules.yaml", text)?, store))
+    Ok(Arc::new(Limiter::new(rules::parse("rules.yaml", text)?, store)))
 }
 
 /// Decisions against somebody who accepts connections and never answers.
