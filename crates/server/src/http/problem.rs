@@ -1,11 +1,13 @@
 //! Errors as `application/problem+json`: what is wrong, where, and what was expected.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::value::{RawValue, to_raw_value};
 
 /// An answer that is no decision.
 #[derive(Debug)]
@@ -17,7 +19,7 @@ struct Body {
     problem: tollgate_tower::Problem,
     /// What this kind of problem says beyond others.
     #[serde(flatten)]
-    more: Map<String, Value>,
+    more: BTreeMap<&'static str, Box<RawValue>>,
 }
 
 /// One thing that is wrong with a rule.
@@ -34,7 +36,7 @@ pub(crate) struct Mistake {
 impl Problem {
     pub(crate) fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
         let problem = tollgate_tower::Problem::new(status, title, detail);
-        Problem(Box::new(Body { problem, more: Map::new() }))
+        Problem(Box::new(Body { problem, more: BTreeMap::new() }))
     }
 
     /// The same with where in the request it is; the whole of it has no path.
@@ -47,9 +49,9 @@ impl Problem {
     }
 
     /// The same with one thing more to say.
-    pub(crate) fn with(mut self, name: &str, value: impl Serialize) -> Self {
-        // Bodies of ours: there is nothing in them that JSON cannot say.
-        self.0.more.insert(name.to_owned(), serde_json::to_value(value).unwrap_or_default());
+    pub(crate) fn with(mut self, name: &'static str, value: impl Serialize) -> Self {
+        // Text and numbers: there is nothing in them that JSON cannot say.
+        self.0.more.extend(to_raw_value(&value).ok().map(|value| (name, value)));
         self
     }
 
