@@ -1,5 +1,6 @@
 //! The `tollgate` command.
 
+mod beside;
 mod check;
 mod completions;
 mod data;

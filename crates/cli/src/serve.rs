@@ -10,9 +10,10 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate::{Limiter, RuleSet};
-use tollgate_server::{Config, Server};
+use tollgate_server::{App, Config, Server};
 use tracing_subscriber::EnvFilter;
 
+use crate::beside::BesideArgs;
 use crate::source::SourceArgs;
 use crate::store::{FleetArgs, StoreArgs};
 use crate::terminal::{Terminal, Tone};
@@ -25,6 +26,8 @@ pub(crate) struct Args {
     store: StoreArgs,
     #[command(flatten)]
     fleet: FleetArgs,
+    #[command(flatten)]
+    beside: BesideArgs,
     /// Where the HTTP API listens; port 0 takes a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080")]
     http: SocketAddr,
@@ -64,15 +67,27 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
         let hint = Hint::of(&source.rules);
         let shown = format!("{}, {} rules", source.shown, source.rules.rules().len());
         let store = args.store.open().await?;
-        let limiter = Arc::new(Limiter::new(source.rules, store).with_nodes(args.fleet.nodes));
-        if let Some(follower) = source.follower {
-            tokio::spawn(follower.run(Arc::clone(&limiter)));
+        let beside = args.beside.open(source.database(), &source.rules)?;
+        let limiter = Limiter::new(source.rules, store).with_nodes(args.fleet.nodes);
+        let limiter = Arc::new(match &beside {
+            Some(beside) => beside.equip(limiter),
+            None => limiter,
+        });
+        let mut app = App::new(Arc::clone(&limiter), source.home);
+        if let Some(beside) = &beside {
+            app = app.with_violations(beside.log().clone());
         }
-        let server = Server::bind(&config, limiter).await?;
+        if let Some(follower) = source.follower {
+            tokio::spawn(follower.run(limiter));
+        }
+        let server = Server::bind(&config, app).await?;
         if let Err(error) = greet(&shown, &args.store.shown(), hint, server.http(), terminal) {
             tracing::debug!(%error, "nobody reads the first screen"); // which is no reason not to serve
         }
         server.run(signals.stop()).await;
+        if let Some(beside) = beside {
+            beside.close().await;
+        }
         anyhow::Ok(())
     })?;
     Ok(ExitCode::SUCCESS)

@@ -6,6 +6,7 @@ use anyhow::{Context as _, anyhow};
 use tollgate::rules::{self, Follower, RuleBook, RuleSource, SnapshotFile, SourceError};
 use tollgate::sql::Database;
 use tollgate::{RuleSet, rules::STARTER};
+use tollgate_server::RulesHome;
 
 use crate::data::DataArgs;
 use crate::load;
@@ -17,7 +18,7 @@ const SEEDED_BY: &str = "tollgate";
 pub(crate) struct SourceArgs {
     /// The rules: a file, sqlite://path, postgres://user@host/name, or `-` for standard input; without it a database
     /// in the data directory, which begins with a starter set
-    #[arg(long = "rules", value_name = "FILE|URL", env = "TOLLGATE_RULES")]
+    #[arg(long = "rules", value_name = "FILE|URL", env = "TOLLGATE_RULES", hide_env_values = true)]
     rules: Option<PathBuf>,
     #[command(flatten)]
     data: DataArgs,
@@ -31,6 +32,18 @@ pub(crate) struct Source {
     pub(crate) follower: Option<Follower>,
     /// What to call them on the first screen.
     pub(crate) shown: String,
+    /// Where they are kept.
+    pub(crate) home: RulesHome,
+}
+
+impl Source {
+    /// The database, if they are in one. It may be down.
+    pub(crate) const fn database(&self) -> Option<&Database> {
+        match &self.home {
+            RulesHome::Database { book, .. } => Some(book.database()),
+            RulesHome::File(_) | RulesHome::Fixed(_) => None,
+        }
+    }
 }
 
 impl SourceArgs {
@@ -45,17 +58,18 @@ impl SourceArgs {
             Some("-") => {
                 let text = load::text(given).context("cannot read the rules from standard input")?;
                 let rules = rules::parse("<stdin>", &text)?;
-                Ok(Source { rules, follower: None, shown: "standard input".to_owned() })
+                let shown = "standard input".to_owned();
+                Ok(Source { rules, follower: None, home: RulesHome::Fixed(shown.clone()), shown })
             }
             // A misspelt scheme is no file either; the database says so, without the password.
             Some(url) if url.contains("://") => self.open_database(url).await,
-            _ => follow(RuleSource::file(given), None).await,
+            _ => follow(RuleSource::file(given), None, None).await,
         }
     }
 
     /// A database that somebody else keeps; its last good rules are kept in case it is down at the next start.
     async fn open_database(&self, url: &str) -> anyhow::Result<Source> {
-        let kept = match self.data.folder() {
+        let last_good = match self.data.folder() {
             Ok(folder) => Some(SnapshotFile::new(folder.join("rules.snapshot"))),
             Err(error) => {
                 let folder = self.data.shown();
@@ -63,7 +77,7 @@ impl SourceArgs {
                 None
             }
         };
-        follow(RuleSource::database(url), kept).await
+        follow(RuleSource::database(url), last_good, Some(Database::later(url)?)).await
     }
 
     /// The database of our own.
@@ -75,7 +89,7 @@ impl SourceArgs {
         let book = RuleBook::new(Database::open(&url).await?);
         let seeded = book.seed(SEEDED_BY, rules::parse_drafts("starter.yaml", STARTER)?).await?;
         book.database().close().await;
-        let source = follow(RuleSource::database(&url), None).await?;
+        let source = follow(RuleSource::database(&url), None, Some(Database::later(&url)?)).await?;
         let shown = match seeded {
             true => format!("a starter set, now in {}; bring your own with --rules", path.display()),
             false => path.display().to_string(),
@@ -90,14 +104,26 @@ fn own_url(path: &Path) -> String {
     format!("sqlite://{path}")
 }
 
-async fn follow(source: RuleSource, kept: Option<SnapshotFile>) -> anyhow::Result<Source> {
+async fn follow(
+    source: RuleSource,
+    last_good: Option<SnapshotFile>,
+    database: Option<Database>,
+) -> anyhow::Result<Source> {
     let shown = source.shown().to_owned();
-    let started = match kept {
+    let started = match last_good {
         Some(file) => Follower::start_with_snapshot(source, file).await,
         None => Follower::start(source).await,
     };
     let (rules, follower) = started.map_err(explain)?;
-    Ok(Source { rules, follower: Some(follower), shown })
+    let home = match database {
+        None => RulesHome::File(shown.clone()),
+        Some(database) => RulesHome::Database {
+            book: RuleBook::new(database),
+            status: follower.status(),
+            refresher: follower.refresher(),
+        },
+    };
+    Ok(Source { rules, follower: Some(follower), shown, home })
 }
 
 fn explain(error: SourceError) -> anyhow::Error {

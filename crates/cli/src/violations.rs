@@ -112,7 +112,12 @@ fn for_reading(url: &str) -> Cow<'_, str> {
     }
 }
 
-fn pseudonyms(path: &Path) -> anyhow::Result<Pseudonyms> {
+/// Hashes under the secret in a file.
+///
+/// # Errors
+///
+/// It cannot be read, or is too short.
+pub(crate) fn pseudonyms(path: &Path) -> anyhow::Result<Pseudonyms> {
     let told = || format!("the secret in {}", path.display());
     let secret = std::fs::read(path).with_context(told)?;
     Pseudonyms::new(secret.trim_ascii_end()).with_context(told)

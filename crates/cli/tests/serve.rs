@@ -10,6 +10,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+use tollgate::Clock;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Served {
@@ -55,13 +58,35 @@ impl Served {
 
     /// Sends one request and reads the whole answer.
     fn send(&self, method: &str, path: &str, body: &str) -> String {
+        self.send_with(method, path, &format!("host: {}\r\n", self.http), body)
+    }
+
+    /// The same with lines of its own in the head.
+    fn send_with(&self, method: &str, path: &str, lines: &str, body: &str) -> String {
         let mut stream = self.connect();
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n", self.http);
+        let head = format!("{method} {path} HTTP/1.1\r\n{lines}connection: close\r\n");
         // One write; and the server may answer a body that is too large before it has read all of it.
         let _ = stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// The body of an answer, as JSON.
+    fn json(&self, method: &str, path: &str, body: &str) -> Value {
+        let answer = self.send(method, path, body);
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+
+    /// Asks again until the answer is as expected.
+    fn json_until(&self, path: &str, is_there: impl Fn(&Value) -> bool) -> Value {
+        let mut answer = Value::Null;
+        until(path, || {
+            answer = self.json("GET", path, "");
+            is_there(&answer)
+        });
+        answer
     }
 
     fn signal(&self, name: &str) {
@@ -84,6 +109,15 @@ impl Drop for Served {
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Asks again and again until it is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let clock = Clock::system();
+    let deadline = clock.now().after(PATIENCE.into());
+    while !is_so() {
+        assert!(clock.now() < deadline, "still waiting for {what}");
     }
 }
 
@@ -249,4 +283,177 @@ fn a_window_on_the_clock_is_said_to_reset_at_its_very_end() {
         assert_eq!(reset.parse::<u64>().unwrap() % 60, 0, "{answer}");
     }
     fs::remove_dir_all(folder).unwrap();
+}
+
+/// A folder that goes away with the test, and the address of a database in it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("tollgate-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Scratch(folder)
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite://{}", self.0.join("rules.db").display())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn rules_are_changed_over_http_and_obeyed_by_the_next_check() {
+    let scratch = Scratch::new("crud");
+    let served = Served::start(&["--rules", &scratch.url()]);
+    let host = format!("host: {}\r\n", served.http);
+    let rule = r#"{"name": "one", "key": "user:{user_id}", "limit": "1/h"}"#;
+    let added = served.send_with("POST", "/v1/rules", &format!("{host}tollgate-actor: me\r\n"), rule);
+    assert!(added.starts_with("HTTP/1.1 201"), "{added}");
+    assert!(
+        added.contains("\r\netag: \"1\"\r\n") && added.contains("\r\nlocation: /v1/rules/1\r\n"),
+        "{added}"
+    );
+    let ask = r#"{"attributes": {"user_id": "42"}}"#;
+    assert!(served.send("POST", "/v1/check", ask).starts_with("HTTP/1.1 200"));
+    assert!(served.send("POST", "/v1/check", ask).starts_with("HTTP/1.1 429"));
+
+    let patch = |tag: &str| {
+        let lines = format!("{host}if-match: {tag}\r\n");
+        served.send_with("PATCH", "/v1/rules/1", &lines, r#"{"limit": "1000/h"}"#)
+    };
+    assert!(served.send("PATCH", "/v1/rules/1", "{}").starts_with("HTTP/1.1 428"));
+    assert!(patch("\"7\"").starts_with("HTTP/1.1 412"));
+    assert!(patch("\"1\"").contains("\r\netag: \"2\"\r\n"));
+    assert!(served.send("POST", "/v1/check", ask).starts_with("HTTP/1.1 200"), "obeyed at once");
+    assert!(patch("\"1\"").starts_with("HTTP/1.1 412"), "nobody overwrites what they have not seen");
+
+    let history = served.json("GET", "/v1/rules/history", "");
+    let first = &history["history"][0];
+    assert_eq!((&first["action"], &first["after"]["limit"]), (&json!("edit"), &json!("1000/h")));
+    assert_eq!(history["history"][1]["who"], "me");
+    let undone = served.json("POST", &format!("/v1/rules/history/{}/undo", first["id"]), "");
+    assert_eq!(undone["entry"]["rule"]["limit"], "1/h");
+    assert!(served.send("POST", "/v1/check", ask).starts_with("HTTP/1.1 429"), "undone at once");
+
+    let lines = format!("{host}if-match: *\r\n");
+    assert!(served.send_with("DELETE", "/v1/rules/1", &lines, "").starts_with("HTTP/1.1 204"));
+    assert_eq!(served.json("GET", "/v1/rules", "")["rules"], json!([]));
+}
+
+#[test]
+fn rules_are_nobody_elses_business() {
+    let served = Served::start(&[]);
+    let host = format!("host: {}\r\n", served.http);
+    for lines in [
+        "host: evil.example\r\n".to_owned(),
+        format!("{host}origin: https://evil.example\r\n"),
+        format!("{host}x-forwarded-for: 192.0.2.7\r\n"),
+    ] {
+        let answer = served.send_with("GET", "/v1/rules", &lines, "");
+        assert!(
+            answer.starts_with("HTTP/1.1 401") && answer.contains("application/problem+json"),
+            "{answer}"
+        );
+    }
+    let local = "host: localhost:1\r\norigin: http://localhost:3000\r\n";
+    assert!(served.send_with("GET", "/v1/rules", local, "").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn rules_of_a_file_are_listed_and_changed_in_the_file_only() {
+    let scratch = Scratch::new("readonly");
+    let file = scratch.0.join("rules.yaml");
+    fs::write(&file, "rules: [{ name: one, key: global, limit: 1/min }]").unwrap();
+    let served = Served::start(&["--rules", file.to_str().unwrap()]);
+    let list = served.json("GET", "/v1/rules", "");
+    assert_eq!((&list["writable"], &list["rules"][0]["label"]), (&json!(false), &json!("one")));
+    let refused = served.send("POST", "/v1/rules", r#"{"key": "global", "limit": "1/s"}"#);
+    assert!(refused.starts_with("HTTP/1.1 409") && refused.contains(file.to_str().unwrap()), "{refused}");
+    let none = served.send("GET", "/v1/violations", "");
+    assert!(none.starts_with("HTTP/1.1 404") && none.contains("no violations are recorded"), "{none}");
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--default-plan", "free", "--rules"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(2) && told.contains("--default-plan looks plans up in a database"),
+        "{told}"
+    );
+}
+
+#[test]
+fn violations_are_on_record_also_after_a_restart_and_the_last_ones_are_written_on_the_way_out() {
+    let scratch = Scratch::new("violations");
+    let url = scratch.url();
+    let refuse = |served: &Served, user: &str| {
+        let ask = json!({"attributes": {"user_id": user, "ip": "203.0.113.7"}}).to_string();
+        let answers = [0; 3].map(|_| served.send("POST", "/v1/check", &ask));
+        assert!(answers[2].starts_with("HTTP/1.1 429"), "{}", answers[2]);
+    };
+    let mut served = Served::start(&["--rules", &url]);
+    served.json("POST", "/v1/rules", r#"{"name": "one", "key": "user:{user_id}", "limit": "1/d"}"#);
+    refuse(&served, "41");
+    let is_there = |page: &Value| page["violations"][0]["user_id"] == "41";
+    let page = served.json_until("/v1/violations?since=1h", is_there);
+    assert_eq!(
+        (&page["violations"][0]["rule_name"], &page["violations"][0]["rule_id"]),
+        (&json!("one"), &json!(1))
+    );
+    refuse(&served, "42");
+    served.signal("-TERM");
+    assert!(served.wait().success());
+
+    let served = Served::start(&["--rules", &url, "--no-violations"]);
+    let page = served.json("GET", "/v1/violations?user_id=42&limit=10", "");
+    let count: u64 =
+        page["violations"].as_array().unwrap().iter().filter_map(|row| row["count"].as_u64()).sum();
+    assert_eq!((count, &page["next"]), (2, &Value::Null), "{page}");
+    refuse(&served, "43");
+    drop(served);
+
+    let secret = scratch.0.join("secret");
+    fs::write(&secret, "a secret of many bytes").unwrap();
+    let mut served = Served::start(&["--rules", &url, "--hash-key-file", secret.to_str().unwrap()]);
+    refuse(&served, "44");
+    let page = served.json_until("/v1/violations?user_id=44", |page| page["violations"][0].is_object());
+    assert_eq!(page["violations"][0]["user_id"].as_str().unwrap().len(), 64, "a hash");
+    let all = served.json("GET", "/v1/violations", "");
+    assert!(!all.to_string().contains("\"43\"") && !all.to_string().contains("\"44\""), "{all}");
+    served.signal("-TERM");
+    assert!(served.wait().success());
+}
+
+#[test]
+fn plans_are_looked_up_and_users_that_nobody_knows_have_the_default() {
+    let scratch = Scratch::new("plans");
+    let served = Served::start(&["--rules", &scratch.url(), "--default-plan", "free"]);
+    for (plan, limit) in [("free", "5/h"), ("pro", "50/h")] {
+        let rule = json!({"name": plan, "key": "user:{user_id}", "plan": plan, "limit": limit}).to_string();
+        assert!(served.send("POST", "/v1/rules", &rule).starts_with("HTTP/1.1 201"));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let database = tollgate::sql::Database::open(&scratch.url()).await.unwrap();
+        let tollgate::sql::Pool::Sqlite(pool) = database.pool() else { unreachable!("opened as SQLite") };
+        sqlx::query("INSERT INTO account_plan (user_id, plan) VALUES ('42', 'pro')")
+            .execute(pool)
+            .await
+            .unwrap();
+        database.close().await;
+    });
+    let limit = |attributes: Value| {
+        let body = json!({ "attributes": attributes }).to_string();
+        served.json("POST", "/v1/peek", &body)["limit"].clone()
+    };
+    // A look-up that is late leaves the default plan to the first request, and its answer to the next.
+    until("the plan of the table", || limit(json!({"user_id": "42"})) == 50);
+    assert_eq!(limit(json!({"user_id": "7"})), 5, "nobody is unlimited for want of a row");
+    assert_eq!(limit(json!({"user_id": "7", "plan": "pro"})), 50, "a plan that is named is believed");
 }

@@ -10,5 +10,5 @@
 mod http;
 mod server;
 
-pub use http::{App, DecisionBody};
+pub use http::{App, DecisionBody, RulesHome};
 pub use server::{Config, Server, ServerError};

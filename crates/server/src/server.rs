@@ -5,18 +5,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tollgate::{AnyStore, Limiter};
+use tower::ServiceExt as _;
 
-use crate::http::{App, router};
+use crate::http::{App, Peer, router};
 
 /// Request heads beyond this are answered 431.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -72,7 +73,7 @@ impl Server {
     /// # Errors
     ///
     /// An address cannot be listened on, or the ready file not be written.
-    pub async fn bind(config: &Config, limiter: Arc<Limiter<AnyStore>>) -> Result<Self, ServerError> {
+    pub async fn bind(config: &Config, app: App) -> Result<Self, ServerError> {
         let refused = |source| ServerError::Listen { what: "http", address: config.http, source };
         let http = TcpListener::bind(config.http).await.map_err(refused)?;
         let address = http.local_addr().map_err(refused)?;
@@ -80,7 +81,7 @@ impl Server {
             write_ready_file(path, address)
                 .map_err(|source| ServerError::ReadyFile { path: path.clone(), source })?;
         }
-        Ok(Server { http, address, router: router(App::new(limiter)) })
+        Ok(Server { http, address, router: router(app) })
     }
 
     /// Where the HTTP API listens.
@@ -95,7 +96,7 @@ impl Server {
         loop {
             tokio::select! {
                 accepted = self.http.accept() => match accepted {
-                    Ok((stream, _)) => serve(stream, self.router.clone(), &connections),
+                    Ok((stream, peer)) => serve(stream, Peer(peer), self.router.clone(), &connections),
                     Err(error) => pause_after(&error).await,
                 },
                 () = &mut stop => break,
@@ -110,16 +111,20 @@ impl Server {
     }
 }
 
-fn serve(stream: TcpStream, router: Router, connections: &GracefulShutdown) {
+fn serve(stream: TcpStream, peer: Peer, router: Router, connections: &GracefulShutdown) {
     // Answers are small and written at once; waiting to fill a packet only delays them.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
+    let service = router.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        request
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let connection = connections.watch(connection);
     tokio::spawn(async move {
         if let Err(error) = connection.await {

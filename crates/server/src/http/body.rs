@@ -1,11 +1,25 @@
 //! The bodies of the HTTP API: what a check sends and what it gets.
 
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::core::{Degraded, Tier};
 use tollgate::json::{Attributes, Whole};
 use tollgate::{Answer, Descriptor, Micros};
 
 use super::problem::Problem;
+
+/// Request bodies beyond this are answered 413, unless they are a whole set of rules.
+pub(crate) const MAX_BODY_BYTES: usize = 64 << 10;
+
+/// The bytes of a body of at most so many.
+pub(crate) fn read(body: Result<Bytes, BytesRejection>, largest: usize) -> Result<Bytes, Problem> {
+    body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(largest),
+        _ => Problem::unreadable(rejection.body_text()),
+    })
+}
 
 /// `{"attributes": {"user_id": "42"}, "cost": 1}`
 #[derive(Debug, Deserialize)]

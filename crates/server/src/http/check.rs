@@ -11,9 +11,9 @@ use tollgate::json::{Attributes, Whole};
 use tollgate::{Answer, Descriptor, Outcome};
 use tollgate_tower::write_headers;
 
-use super::body::{CheckBody, DecisionBody};
+use super::App;
+use super::body::{CheckBody, DecisionBody, MAX_BODY_BYTES, read};
 use super::problem::Problem;
-use super::{App, MAX_BODY_BYTES};
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
@@ -49,20 +49,13 @@ async fn decide(
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let bytes = read(body)?;
+    let bytes = read(body, MAX_BODY_BYTES)?;
     let CheckBody { attributes: Attributes(request), cost: Whole(cost) } = CheckBody::parse(&bytes)?;
     let answer = match verb {
         Verb::Check => app.limiter.check(&request, cost).await,
         Verb::Peek => app.limiter.peek(&request, cost).await,
     };
     Ok(respond(app, &answer, &request, headers))
-}
-
-fn read(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
-    body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(MAX_BODY_BYTES),
-        _ => Problem::unreadable(rejection.body_text()),
-    })
 }
 
 /// Status, headers and body of a decision.

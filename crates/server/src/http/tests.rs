@@ -18,7 +18,7 @@ fn app() -> Router {
     let clock = Clock::manual(Timestamp::from_micros(1_800_000_000_500_000));
     let store = AnyStore::from(MemoryStore::with(clock, Bounds::default()));
     let limiter = Limiter::new(rules::parse("rules.yaml", RULES).unwrap(), store);
-    router(App::new(Arc::new(limiter)))
+    router(App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned())))
 }
 
 async fn post_to(
@@ -154,7 +154,13 @@ async fn no_limit_no_headers() {
     let clock = Clock::manual(Timestamp::from_micros(0));
     let store = AnyStore::from(MemoryStore::with(clock, Bounds::default()));
     let limiter = Limiter::new(rules::parse("rules.yaml", "rules: []").unwrap(), store);
-    let (status, headers, body) = post_to(&router(App::new(Arc::new(limiter))), "/v1/check", "{}", &[]).await;
+    let (status, headers, body) = post_to(
+        &router(App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned()))),
+        "/v1/check",
+        "{}",
+        &[],
+    )
+    .await;
     assert_eq!((status, &body["limit"], &body["limits"]), (StatusCode::OK, &Value::Null, &json!([])));
     assert!(headers.keys().all(|name| !name.as_str().contains("ratelimit")));
 }

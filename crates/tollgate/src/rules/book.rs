@@ -268,8 +268,23 @@ impl RuleBook {
     ///
     /// The database cannot be asked.
     pub async fn history(&self, rule_id: Option<i64>, limit: u32) -> Result<Vec<Change>, BookError> {
+        self.history_before(i64::MAX, rule_id, limit).await
+    }
+
+    /// What was changed before the change of a number: the next page of a [`history`](Self::history).
+    ///
+    /// # Errors
+    ///
+    /// The database cannot be asked.
+    pub async fn history_before(
+        &self,
+        history_id: i64,
+        rule_id: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<Change>, BookError> {
         let (rule, every) = (rule_id.unwrap_or_default(), i64::from(rule_id.is_none()));
-        self.changes("$1 = 1 OR rule_id = $2", [every, rule, i64::from(limit)]).await
+        let which = format!("($1 = 1 OR rule_id = $2) AND history_id < {history_id}");
+        self.changes(&which, [every, rule, i64::from(limit)]).await
     }
 
     /// Brings a rule back to what it was before a change, if nobody changed it since. That is a change, too.

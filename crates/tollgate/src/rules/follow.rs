@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
 use tollgate_core::{Micros, RuleSet, Timestamp};
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -17,6 +18,8 @@ use crate::store::Store;
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// A request that holds the old rules for longer drops them itself.
 const LOOKS: u32 = 10_000;
+/// So many may have asked for a look before the next has to wait for it.
+const ASKING: usize = 64;
 
 /// Follows a source: new rules that are valid take effect, and otherwise the last good ones stay.
 ///
@@ -37,9 +40,15 @@ const LOOKS: u32 = 10_000;
 pub struct Follower {
     source: RuleSource,
     status: RulesStatus,
+    refresher: Refresher,
+    asked: mpsc::Receiver<oneshot::Sender<()>>,
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     snapshot: Option<SnapshotFile>,
 }
+
+/// Has a follower look at its source at once. Clones reach the same follower.
+#[derive(Debug, Clone)]
+pub struct Refresher(mpsc::Sender<oneshot::Sender<()>>);
 
 /// How the rules are, for whoever wants to know. Clones show the same.
 #[derive(Debug, Clone)]
@@ -121,9 +130,12 @@ impl Follower {
             stale_since: None,
         };
         let status = RulesStatus { clock, report: Arc::new(Mutex::new(report)) };
+        let (ask, asked) = mpsc::channel(ASKING);
         let follower = Follower {
             source,
             status,
+            refresher: Refresher(ask),
+            asked,
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
             snapshot: None,
         };
@@ -135,6 +147,11 @@ impl Follower {
         self.status.clone()
     }
 
+    /// What has it look at once.
+    pub fn refresher(&self) -> Refresher {
+        self.refresher.clone()
+    }
+
     /// The source.
     pub const fn source(&mut self) -> &mut RuleSource {
         &mut self.source
@@ -142,18 +159,32 @@ impl Follower {
 
     /// Follows the source for ever.
     pub async fn run<S: Store + 'static>(mut self, limiter: Arc<Limiter<S>>) {
+        let mut asking = Vec::new();
         loop {
-            self.source.changed().await;
-            let known = self.status.report.lock().version.clone();
-            match self.source.load(Some(&known)).await {
-                Ok(None) => self.recover(),
-                Ok(Some(loaded)) => {
-                    if let Err(error) = self.take(loaded, &limiter).await {
-                        self.fail(&error);
-                    }
-                }
-                Err(error) => self.fail(&error),
+            tokio::select! {
+                () = self.source.changed() => {}
+                Some(done) = self.asked.recv() => asking.push(done),
             }
+            while let Ok(done) = self.asked.try_recv() {
+                asking.push(done); // one look serves them all
+            }
+            self.look(&limiter).await;
+            for done in asking.drain(..) {
+                let _ = done.send(()); // who has gone away need not know
+            }
+        }
+    }
+
+    async fn look<S: Store + 'static>(&mut self, limiter: &Arc<Limiter<S>>) {
+        let known = self.status.report.lock().version.clone();
+        match self.source.load(Some(&known)).await {
+            Ok(None) => self.recover(),
+            Ok(Some(loaded)) => {
+                if let Err(error) = self.take(loaded, limiter).await {
+                    self.fail(&error);
+                }
+            }
+            Err(error) => self.fail(&error),
         }
     }
 
@@ -226,6 +257,17 @@ impl Follower {
                 error = said,
                 "the new rules are {what}; the last good ones stay"
             );
+        }
+    }
+}
+
+impl Refresher {
+    /// Done when the follower has looked: the rules that the source has now are in effect, unless [`RulesStatus`] says
+    /// why not. Where nobody follows, nothing happens.
+    pub async fn refresh(&self) {
+        let (done, looked) = oneshot::channel();
+        if self.0.send(done).await.is_ok() {
+            let _ = looked.await; // an error is a follower that has ended
         }
     }
 }

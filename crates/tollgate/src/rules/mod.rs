@@ -57,7 +57,7 @@ pub use database::DatabaseSource;
 #[cfg(feature = "watch")]
 pub use file::FileSource;
 #[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
-pub use follow::{Follower, RulesReport, RulesStatus};
+pub use follow::{Follower, Refresher, RulesReport, RulesStatus};
 pub use render::Style;
 pub use report::{Problem, RulesError};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

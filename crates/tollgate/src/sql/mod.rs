@@ -168,6 +168,28 @@ impl Database {
         .map(|pool| Database { pool, shown: shown.into() })
     }
 
+    /// The same without a look at it: for a database that may be down by now and whose tables somebody else keeps up
+    /// to date, as whoever follows its rules does. It is reached when it is first asked.
+    ///
+    /// # Errors
+    ///
+    /// The address means nothing.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn later(url: &str) -> Result<Self, DatabaseError> {
+        let shown = address::masked(url);
+        let pool = match address::scheme(url) {
+            #[cfg(feature = "sqlite")]
+            Some("sqlite") => sqlite::later(url, &shown),
+            #[cfg(feature = "postgres")]
+            Some("postgres" | "postgresql") => postgres::later(url, &shown),
+            _ => Err(DatabaseError::Scheme { shown: shown.clone() }),
+        };
+        Ok(Database { pool: pool?, shown: shown.into() })
+    }
+
     /// Whether a text is the address of a database rather than, say, a file.
     pub fn is_url(text: &str) -> bool {
         matches!(address::scheme(text), Some("sqlite" | "postgres" | "postgresql"))

@@ -34,19 +34,33 @@ const PARAMETERS: &[&str] = &[
 /// Connects and brings the tables up to date.
 pub(super) async fn open(url: &str, shown: &str) -> Result<Pool, DatabaseError> {
     let refused = |source| DatabaseError::Open { shown: shown.to_owned(), source };
-    if let Some(name) = address::unknown_parameter(url, PARAMETERS) {
-        return Err(DatabaseError::Parameter { shown: shown.to_owned(), name: name.to_owned() });
-    }
-    let mut options = quiet(PgConnectOptions::from_str(url).map_err(refused)?);
-    if options.get_application_name().is_none() {
-        options = options.application_name("tollgate");
-    }
+    let options = options(url, shown)?;
     let connect = tokio::time::timeout(PATIENCE, options.connect());
     let mut connection = connect.await.map_err(|_| refused(sqlx::Error::PoolTimedOut))?.map_err(refused)?;
     prepare(&mut connection, shown).await?;
     connection.close().await.map_err(refused)?;
-    let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE);
-    pool.connect_with(options).await.map(Pool::Postgres).map_err(refused)
+    pool().connect_with(options).await.map(Pool::Postgres).map_err(refused)
+}
+
+/// The server as it will be when it is first asked.
+pub(super) fn later(url: &str, shown: &str) -> Result<Pool, DatabaseError> {
+    Ok(Pool::Postgres(pool().connect_lazy_with(options(url, shown)?)))
+}
+
+fn options(url: &str, shown: &str) -> Result<PgConnectOptions, DatabaseError> {
+    let refused = |source| DatabaseError::Open { shown: shown.to_owned(), source };
+    if let Some(name) = address::unknown_parameter(url, PARAMETERS) {
+        return Err(DatabaseError::Parameter { shown: shown.to_owned(), name: name.to_owned() });
+    }
+    let options = quiet(PgConnectOptions::from_str(url).map_err(refused)?);
+    Ok(match options.get_application_name() {
+        Some(_) => options,
+        None => options.application_name("tollgate"),
+    })
+}
+
+fn pool() -> PgPoolOptions {
+    PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE)
 }
 
 /// Brings the tables up to date under an advisory lock. On an error the lock goes with the connection.

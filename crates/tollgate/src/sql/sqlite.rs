@@ -24,14 +24,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Opens the file, making it if it is missing, and brings its tables up to date.
 pub(super) async fn open(url: &str, shown: &str) -> Result<Pool, DatabaseError> {
     let refused = |source| DatabaseError::Open { shown: shown.to_owned(), source };
-    if let Some(name) = address::unknown_parameter(url, &["mode", "cache", "immutable", "vfs"]) {
-        return Err(DatabaseError::Parameter { shown: shown.to_owned(), name: name.to_owned() });
-    }
-    let options = quiet(SqliteConnectOptions::from_str(url).map_err(refused)?)
-        .create_if_missing(false)
-        .foreign_keys(true)
-        .synchronous(SqliteSynchronous::Normal)
-        .busy_timeout(PATIENCE);
+    let options = options(url, shown)?;
     let path = options.get_filename().to_owned();
     if !url.contains("mode=ro") {
         make_private(&path).map_err(|source| DatabaseError::File { path: path.clone(), source })?;
@@ -40,8 +33,28 @@ pub(super) async fn open(url: &str, shown: &str) -> Result<Pool, DatabaseError> 
     check_version(&mut connection).await?.map_err(refused)?;
     prepare(&mut connection, shown).await?;
     connection.close().await.map_err(refused)?;
-    let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE);
-    pool.connect_with(options).await.map(Pool::Sqlite).map_err(refused)
+    pool().connect_with(options).await.map(Pool::Sqlite).map_err(refused)
+}
+
+/// The file as it will be when it is first asked.
+pub(super) fn later(url: &str, shown: &str) -> Result<Pool, DatabaseError> {
+    Ok(Pool::Sqlite(pool().connect_lazy_with(options(url, shown)?)))
+}
+
+fn options(url: &str, shown: &str) -> Result<SqliteConnectOptions, DatabaseError> {
+    let refused = |source| DatabaseError::Open { shown: shown.to_owned(), source };
+    if let Some(name) = address::unknown_parameter(url, &["mode", "cache", "immutable", "vfs"]) {
+        return Err(DatabaseError::Parameter { shown: shown.to_owned(), name: name.to_owned() });
+    }
+    Ok(quiet(SqliteConnectOptions::from_str(url).map_err(refused)?)
+        .create_if_missing(false)
+        .foreign_keys(true)
+        .synchronous(SqliteSynchronous::Normal)
+        .busy_timeout(PATIENCE))
+}
+
+fn pool() -> SqlitePoolOptions {
+    SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE)
 }
 
 /// Makes an empty file with mode 0600; SQLite gives its logs the mode of the file they belong to.

@@ -1,0 +1,212 @@
+//! Who may see and change state: whoever sits on this machine, and no web page or proxy in their name.
+//!
+//! Being on loopback is not enough. A web page can have its own name resolved to 127.0.0.1 and then ask in the
+//! visitor's browser, which the Host gives away; it can send a form here, which the Origin gives away; and a proxy
+//! on this machine makes everybody look local, which the headers it adds give away.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::Request;
+use axum::http::header::{FORWARDED, HOST, ORIGIN, VIA};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::problem::Problem;
+
+/// What proxies add, besides everything that begins with `x-forwarded`.
+const ADDED_BY_PROXIES: [HeaderName; 8] = [
+    FORWARDED,
+    VIA,
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("x-client-ip"),
+    HeaderName::from_static("x-cluster-client-ip"),
+    HeaderName::from_static("true-client-ip"),
+    HeaderName::from_static("cf-connecting-ip"),
+    HeaderName::from_static("fastly-client-ip"),
+];
+
+/// The other end of the connection that a request came by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// Why a request is not believed to come from this machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Stranger {
+    #[error(
+        "only callers on this machine may do this, and {0} is another; ask there, as in \
+         `ssh HOST curl http://127.0.0.1:8080/v1/rules`"
+    )]
+    Elsewhere(IpAddr),
+    #[error("nobody knows where this request comes from; ask over TCP on this machine")]
+    Unknown,
+    #[error("the header `{0}` says that a proxy passed this on; ask the server itself, on this machine")]
+    Forwarded(HeaderName),
+    #[error("the Host `{0}` is not this machine's; ask http://localhost or http://127.0.0.1")]
+    Host(String),
+    #[error("there is no Host; ask http://localhost or http://127.0.0.1")]
+    NoHost,
+    #[error("a page of `{0}` sent this; only pages of http://localhost and http://127.0.0.1 may")]
+    Origin(String),
+}
+
+/// Lets through what comes from this machine.
+pub(super) async fn local_only(request: Request, next: Next) -> Result<Response, Problem> {
+    match look(&request) {
+        Ok(()) => Ok(next.run(request).await),
+        Err(stranger) => {
+            Err(Problem::new(StatusCode::UNAUTHORIZED, "not from this machine", stranger.to_string()))
+        }
+    }
+}
+
+fn look(request: &Request) -> Result<(), Stranger> {
+    let Peer(peer) = request.extensions().get().ok_or(Stranger::Unknown)?;
+    if !is_this_machine(peer.ip()) {
+        return Err(Stranger::Elsewhere(peer.ip().to_canonical()));
+    }
+    let headers = request.headers();
+    if let Some(name) = headers.keys().find(|name| is_added_by_proxies(name)) {
+        return Err(Stranger::Forwarded(name.clone()));
+    }
+    look_at_hosts(headers, request.uri().authority())?;
+    let stranger = headers.get_all(ORIGIN).iter().map(text).find(|origin| !is_local_origin(origin));
+    stranger.map_or(Ok(()), |origin| Err(Stranger::Origin(origin)))
+}
+
+/// The Host, and what a request line that names one says.
+fn look_at_hosts(headers: &HeaderMap, authority: Option<&Authority>) -> Result<(), Stranger> {
+    let mut hosts = headers.get_all(HOST).iter().map(text).peekable();
+    if hosts.peek().is_none() {
+        return Err(Stranger::NoHost);
+    }
+    let mut named = hosts.chain(authority.map(Authority::to_string));
+    named.find(|host| !is_local_host(host)).map_or(Ok(()), |host| Err(Stranger::Host(host)))
+}
+
+fn text(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
+}
+
+fn is_added_by_proxies(name: &HeaderName) -> bool {
+    name.as_str().starts_with("x-forwarded") || ADDED_BY_PROXIES.contains(name)
+}
+
+fn is_this_machine(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// `localhost`, `127.0.0.1:8080`, `[::1]:8080`.
+fn is_local_host(text: &str) -> bool {
+    let Ok(authority) = text.parse::<Authority>() else { return false };
+    let host = authority.host();
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let is_local =
+        host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(is_this_machine);
+    is_local && !text.contains('@')
+}
+
+/// `http://localhost:3000`; a page without an origin of its own says `null`.
+fn is_local_origin(text: &str) -> bool {
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    host.is_some_and(is_local_host)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    fn asked(peer: Option<&str>, uri: &str, headers: &[(&str, &str)]) -> Result<(), Stranger> {
+        let mut request = Request::get(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut request = request.body(Body::empty()).unwrap();
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(Peer(peer.parse().unwrap()));
+        }
+        look(&request)
+    }
+
+    fn with(headers: &[(&str, &str)]) -> Result<(), Stranger> {
+        asked(Some("127.0.0.1:50000"), "/v1/rules", headers)
+    }
+
+    #[test]
+    fn only_peers_on_loopback_are_local() {
+        let host = [("host", "localhost")];
+        for peer in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(asked(Some(peer), "/v1/rules", &host), Ok(()), "{peer}");
+        }
+        for peer in ["192.0.2.7:1", "10.0.0.1:1", "[2001:db8::1]:1", "0.0.0.0:1"] {
+            let told = asked(Some(peer), "/v1/rules", &host).unwrap_err();
+            assert!(matches!(told, Stranger::Elsewhere(_)), "{peer}");
+        }
+        let told = asked(Some("[::ffff:192.0.2.7]:1"), "/v1/rules", &host).unwrap_err().to_string();
+        assert!(told.contains("192.0.2.7 is another") && told.contains("ssh"), "{told}");
+        assert_eq!(asked(None, "/v1/rules", &host), Err(Stranger::Unknown));
+    }
+
+    #[test]
+    fn the_host_is_a_name_or_an_address_of_this_machine() {
+        for host in
+            ["localhost", "LocalHost:8080", "127.0.0.1", "127.1.2.3:80", "[::1]", "[::1]:8080", "localhost:"]
+        {
+            assert_eq!(with(&[("host", host)]), Ok(()), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "evil.localhost",
+            "127.0.0.1.evil.example",
+            "192.0.2.7:8080",
+            "0.0.0.0",
+            "[::2]:8080",
+            "::1",
+            "localhost@evil.example",
+            "evil@localhost",
+            "2130706433",
+            "",
+        ] {
+            assert_eq!(with(&[("host", host)]), Err(Stranger::Host(host.to_owned())), "{host}");
+        }
+        assert_eq!(with(&[]), Err(Stranger::NoHost));
+        let two = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(with(&two), Err(Stranger::Host("evil.example".to_owned())));
+        let line = asked(Some("127.0.0.1:1"), "http://evil.example/v1/rules", &[("host", "localhost")]);
+        assert_eq!(line, Err(Stranger::Host("evil.example".to_owned())));
+    }
+
+    #[test]
+    fn a_page_from_elsewhere_may_not() {
+        for origin in ["http://localhost:3000", "https://127.0.0.1", "http://[::1]:8080"] {
+            assert_eq!(with(&[("host", "localhost"), ("origin", origin)]), Ok(()), "{origin}");
+        }
+        for origin in
+            ["https://evil.example", "null", "", "localhost", "file://localhost", "http://localhost.evil"]
+        {
+            let told = with(&[("host", "localhost"), ("origin", origin)]);
+            assert_eq!(told, Err(Stranger::Origin(origin.to_owned())), "{origin}");
+        }
+    }
+
+    #[test]
+    fn what_a_proxy_passed_on_is_never_local() {
+        for name in [
+            "x-forwarded-for",
+            "X-Forwarded-Host",
+            "x-forwarded",
+            "forwarded",
+            "via",
+            "x-real-ip",
+            "cf-connecting-ip",
+        ] {
+            let told = with(&[("host", "localhost"), (name, "127.0.0.1")]).unwrap_err();
+            assert!(matches!(told, Stranger::Forwarded(_)), "{name}");
+        }
+        assert_eq!(with(&[("host", "localhost"), ("x-request-id", "1")]), Ok(()));
+    }
+}

@@ -1,0 +1,53 @@
+//! A rule as the API shows it.
+
+use serde::Serialize;
+use tollgate::core::rule::Mode;
+use tollgate::core::{Draft, Rule};
+use tollgate::rules::RuleRow;
+
+/// A rule with what the database knows about it; rules from elsewhere have none of that.
+#[derive(Debug, Serialize)]
+pub(super) struct Entry {
+    rule_id: Option<i64>,
+    version: Option<i64>,
+    created_at: Option<String>,
+    updated_at: Option<String>,
+    label: String,
+    active: bool,
+    rule: Draft,
+}
+
+impl Entry {
+    pub(super) fn of_row(row: &RuleRow) -> Self {
+        let rule = row.draft();
+        Entry {
+            rule_id: Some(row.rule_id),
+            version: Some(row.version),
+            created_at: Some(row.created_at.clone()),
+            updated_at: Some(row.updated_at.clone()),
+            label: label(&rule),
+            active: row.is_active,
+            rule,
+        }
+    }
+
+    pub(super) fn of_rule(rule: &Rule) -> Self {
+        Entry {
+            rule_id: None,
+            version: None,
+            created_at: None,
+            updated_at: None,
+            label: rule.label().to_owned(),
+            active: rule.mode() != Mode::Off,
+            rule: rule.draft().clone(),
+        }
+    }
+}
+
+/// What the rule is called; one that does not validate goes by its name or key.
+fn label(draft: &Draft) -> String {
+    match draft.clone().build() {
+        Ok(rule) => rule.label().to_owned(),
+        Err(_) => draft.name.clone().unwrap_or_else(|| draft.key.clone()),
+    }
+}

@@ -1,0 +1,102 @@
+//! `/v1/rules/history`: who changed which rule when, and how to take that back.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Uri};
+use serde::Serialize;
+use tollgate::core::Draft;
+use tollgate::rules::{Change, RuleRow};
+
+use super::super::App;
+use super::super::problem::Problem;
+use super::super::query::Query;
+use super::entry::Entry;
+use super::{actor, number, refused};
+
+/// Changes on a page, and the most there may be.
+const USUAL: i64 = 100;
+const MOST: i64 = 1_000;
+
+/// A page of changes, the newest first.
+#[derive(Debug, Serialize)]
+pub(crate) struct HistoryBody {
+    history: Vec<ChangeBody>,
+    /// What to give as `before` for the next page.
+    next: Option<i64>,
+}
+
+/// One change.
+#[derive(Debug, Serialize)]
+struct ChangeBody {
+    id: i64,
+    rule_id: i64,
+    at: String,
+    who: String,
+    action: &'static str,
+    before: Option<Draft>,
+    after: Option<Draft>,
+}
+
+/// The rule as it is after an undo; none if it is gone.
+#[derive(Debug, Serialize)]
+pub(crate) struct UndoneBody {
+    entry: Option<Entry>,
+}
+
+/// `GET /v1/rules/history`
+pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<HistoryBody>, Problem> {
+    let query = Query::parse(&uri, &["rule_id", "limit", "before"])?;
+    let rule_id = query.number("rule_id", 1..=i64::MAX)?;
+    let before = query.number("before", 1..=i64::MAX)?.unwrap_or(i64::MAX);
+    let limit = query.number("limit", 1..=MOST)?.unwrap_or(USUAL);
+    let limit = usize::try_from(limit).unwrap_or_default();
+    // One more tells whether there is another page.
+    let asked = u32::try_from(limit + 1).unwrap_or(u32::MAX);
+    let book = app.rules.numbered()?;
+    let mut changes = book.history_before(before, rule_id, asked).await.map_err(refused)?;
+    let more = changes.len() > limit;
+    changes.truncate(limit);
+    let next = changes.last().filter(|_| more).map(|last| last.history_id);
+    Ok(Json(HistoryBody { history: changes.into_iter().map(ChangeBody::from).collect(), next }))
+}
+
+/// `POST /v1/rules/history/{id}/undo`
+pub(crate) async fn undo(
+    State(app): State<App>,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Json<UndoneBody>, Problem> {
+    let book = app.rules.writable()?;
+    let row = book.undo(actor(&headers)?, number(id)?).await.map_err(refused)?;
+    app.rules.refresh().await;
+    Ok(Json(UndoneBody { entry: row.as_ref().map(Entry::of_row) }))
+}
+
+impl From<Change> for ChangeBody {
+    fn from(change: Change) -> Self {
+        ChangeBody {
+            id: change.history_id,
+            rule_id: change.rule_id,
+            action: action(change.before.as_ref(), change.after.as_ref()),
+            at: change.changed_at,
+            who: change.changed_by,
+            before: change.before.as_ref().map(RuleRow::draft),
+            after: change.after.as_ref().map(RuleRow::draft),
+        }
+    }
+}
+
+/// What was done to the rule, in a word. To turn it on or off and nothing else has words of its own.
+fn action(before: Option<&RuleRow>, after: Option<&RuleRow>) -> &'static str {
+    let (Some(before), Some(after)) = (before, after) else {
+        return if before.is_none() { "add" } else { "remove" };
+    };
+    let without_mode = |row: &RuleRow| Draft { mode: None, ..row.draft() };
+    match (before.is_active, after.is_active) {
+        _ if without_mode(before) != without_mode(after) => "edit",
+        (false, true) => "enable",
+        (true, false) => "disable",
+        _ => "edit",
+    }
+}

@@ -1,0 +1,54 @@
+//! `GET /v1/violations`: refusals on record, newest first, a page at a time.
+
+use std::net::IpAddr;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use tollgate::Timestamp;
+use tollgate::audit::{Cursor, MOST_ON_A_PAGE, ViolationFilter, ViolationPage, instant};
+
+use super::App;
+use super::problem::Problem;
+use super::query::Query;
+
+const KNOWN: [&str; 8] = ["user_id", "ip", "endpoint", "rule", "since", "until", "cursor", "limit"];
+
+pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<ViolationPage>, Problem> {
+    let filter = filter(&Query::parse(&uri, &KNOWN)?, app.limiter.clock().now())?;
+    let Some(log) = &*app.violations else {
+        let way_out =
+            "start with --rules sqlite://path or postgres://user@host/name to have them recorded there";
+        return Err(Problem::missing(format!("no violations are recorded; {way_out}")));
+    };
+    log.find(&filter).await.map(Json).map_err(|error| Problem::database(&error))
+}
+
+fn filter(query: &Query, now: Timestamp) -> Result<ViolationFilter, Problem> {
+    let usual = ViolationFilter::default();
+    let owned = |name| query.text(name).map(str::to_owned);
+    let most = i64::try_from(MOST_ON_A_PAGE).unwrap_or(i64::MAX);
+    let limit = query.number("limit", 1..=most)?.and_then(|limit| usize::try_from(limit).ok());
+    let address = |text: &str| text.parse::<IpAddr>().map(|address| address.to_string());
+    let ip = read(query, "ip", |text| address(text).map_err(|_| "expected an IP address"))?;
+    Ok(ViolationFilter {
+        user_id: owned("user_id"),
+        ip,
+        endpoint: owned("endpoint"),
+        rule: owned("rule"),
+        since: read(query, "since", |text| instant(text, now))?,
+        until: read(query, "until", |text| instant(text, now))?,
+        cursor: read(query, "cursor", str::parse::<Cursor>)?,
+        limit: limit.unwrap_or(usual.limit),
+    })
+}
+
+/// A parameter that is more than text.
+fn read<T, E: std::fmt::Display>(
+    query: &Query,
+    name: &str,
+    read: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<Option<T>, Problem> {
+    let Some(text) = query.text(name) else { return Ok(None) };
+    read(text).map(Some).map_err(|error| Problem::bad_query(name, format!("`{name}`: {error}, not `{text}`")))
+}
