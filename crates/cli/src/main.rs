@@ -1,6 +1,7 @@
 //! The `tollgate` command.
 
 mod check;
+mod client;
 mod completions;
 mod data;
 mod doctor;
