@@ -270,6 +270,7 @@ fn a_file_keeps_its_comments_and_order() {
     }
     assert_eq!(good(&["lint", path]), "ok: 0 rules\n");
     good(&["add", "--rules", path, "--key", "global", "--limit", "1/s"]);
+    assert!(fs::read_to_string(&file).unwrap().contains("\n  - key: global\n    limit: 1/s\n"));
     good(&["add", "--rules", path, "--key", "global", "--limit", "1/min"]);
     good(&["remove", "--rules", path, "global 1s"]);
     assert_eq!(json_lines(&good(&["list", "--json", "--rules", path]))[0]["limit"], "1/min");
@@ -285,6 +286,7 @@ fn a_file_is_made_by_import_and_add() {
     let rule = "{ name: x, key: global, limit: 1/s }";
     let added = rules_with(&["add", "--rules", &two, "--json", "-"], rule, &[]);
     assert_eq!(json_lines(&out(&added))[0]["label"], "x", "{}", err(&added));
+    assert_eq!(fs::read_to_string(&two).unwrap(), "rules:\n  - name: x\n    key: global\n    limit: 1/s\n");
     assert_eq!(
         good(&["diff", &two, &one]).lines().next().unwrap(),
         "- x  { name: x, key: global, limit: 1/s }"

@@ -6,10 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::builder::FalseyValueParser;
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Serialize, Serializer};
 use tollgate::RuleSet;
-use tollgate::rules::{self, RuleSource, RulesError, SourceError};
+use tollgate::rules::{self, RowsError, RuleSource, RulesError, SourceError};
 
 use super::place::{Access, PlaceArgs, open};
 use super::yaml;
@@ -36,33 +35,44 @@ struct Report<'a> {
     file: &'a str,
     ok: bool,
     rules: Option<usize>,
-    problems: Value,
+    #[serde(serialize_with = "or_none")]
+    problems: Option<&'a Problems>,
 }
 
 /// What is wrong with rules.
-enum Wrong {
+#[derive(Debug)]
+enum Problems {
     Text(RulesError),
-    /// Lines for people, and the same for programs.
-    Rows(Vec<String>, Value),
+    Rows(RowsError),
 }
 
-impl Wrong {
-    fn json(self) -> serde_json::Result<Value> {
+/// No problems are an empty list.
+fn or_none<S: Serializer>(problems: &Option<&Problems>, serializer: S) -> Result<S::Ok, S::Error> {
+    match problems {
+        Some(problems) => problems.serialize(serializer),
+        None => serializer.collect_seq([(); 0]),
+    }
+}
+
+impl Serialize for Problems {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Wrong::Text(error) => serde_json::to_value(error.problems()),
-            Wrong::Rows(_, problems) => Ok(problems),
+            Problems::Text(error) => error.problems().serialize(serializer),
+            Problems::Rows(error) => serializer.collect_seq(error.problems()),
         }
     }
+}
 
+impl Problems {
     fn tell(&self, name: &str, terminal: &Terminal) -> anyhow::Result<()> {
         let problems = match self {
-            Wrong::Text(error) => {
+            Problems::Text(error) => {
                 terminal.draw(error);
                 error.problems().len()
             }
-            Wrong::Rows(lines, _) => {
-                lines.iter().for_each(|line| terminal.remark(&format!("error: {line}")));
-                lines.len()
+            Problems::Rows(error) => {
+                error.problems().for_each(|problem| terminal.remark(&format!("error: {problem}")));
+                error.problems().count()
             }
         };
         terminal.remark(&format!("\n{name}: {}", count(u64::try_from(problems)?, "problem")));
@@ -86,7 +96,7 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
                     file: &name,
                     ok: linted.is_ok(),
                     rules: linted.as_ref().ok().copied(),
-                    problems: linted.err().map_or(Ok(Value::Array(Vec::new())), Wrong::json)?,
+                    problems: linted.as_ref().err(),
                 };
                 writeln!(terminal.out(), "{}", serde_json::to_string(&report)?)?;
             }
@@ -94,34 +104,30 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
                 let file = if args.places.len() > 1 { format!("{name}: ") } else { String::new() };
                 writeln!(terminal.out(), "{file}ok: {}", count(u64::try_from(rules)?, "rule"))?;
             }
-            Err(wrong) => wrong.tell(&name, terminal)?,
+            Err(problems) => problems.tell(&name, terminal)?,
         }
     }
     Ok(if all_good { ExitCode::SUCCESS } else { ExitCode::from(ERROR) })
 }
 
 /// How many rules there are, or what is wrong with them.
-async fn lint(place: &str) -> anyhow::Result<Result<usize, Wrong>> {
+async fn lint(place: &str) -> anyhow::Result<Result<usize, Problems>> {
     let counted = |rules: RuleSet| rules.rules().len();
     if place.starts_with("http://") || place.starts_with("https://") {
         let book = open(place, Access::Read).await?;
         let entries = book.list().await?;
         let text = yaml::file(entries.iter().map(|entry| &entry.draft));
-        return Ok(rules::parse(&book.shown(), &text).map(counted).map_err(Wrong::Text));
+        return Ok(rules::parse(&book.shown(), &text).map(counted).map_err(Problems::Text));
     }
     if place.contains("://") {
         return match RuleSource::database(&for_reading(place)).load(None).await {
             Ok(loaded) => Ok(Ok(loaded.map_or(0, |loaded| counted(loaded.rules)))),
-            Err(SourceError::Rows(error)) => {
-                let problems: Vec<_> = error.problems().collect();
-                let lines = problems.iter().map(ToString::to_string).collect();
-                Ok(Err(Wrong::Rows(lines, serde_json::to_value(problems)?)))
-            }
+            Err(SourceError::Rows(error)) => Ok(Err(Problems::Rows(error))),
             Err(error) => Err(error.into()),
         };
     }
     let (path, name) = (Path::new(place), load::name(Path::new(place)));
     let text = load::text(path)
         .map_err(|error| anyhow!("cannot read the rules {name}: {error}; name a YAML file, or `-`"))?;
-    Ok(rules::parse(&name, &text).map(counted).map_err(Wrong::Text))
+    Ok(rules::parse(&name, &text).map(counted).map_err(Problems::Text))
 }

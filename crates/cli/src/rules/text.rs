@@ -73,7 +73,7 @@ fn cut(text: &str, mut cuts: Vec<Cut>) -> Option<String> {
     let mut from = 0;
     for Cut { range, with } in cuts {
         new.push_str(text.get(from..range.start)?);
-        if !new.is_empty() && !new.ends_with('\n') && with.trim_start().starts_with("- ") {
+        if !new.is_empty() && !new.ends_with('\n') && with.trim_start_matches(' ').starts_with("- ") {
             new.push('\n'); // the last line of the file had no end
         }
         new.push_str(&with);
@@ -189,6 +189,11 @@ impl Old<'_> {
         let added: Vec<String> = changes.added.iter().map(yaml::braces).collect();
         let Some(last) = (0..rules.len()).rev().find(|at| !goes(at)) else {
             // None is left: what comes, alone.
+            if rules.is_empty()
+                && let Some(cut) = self.begun(changes)
+            {
+                return vec![cut];
+            }
             let going = !rules.is_empty() || !added.is_empty();
             let with = format!("[{}]", added.join(", "));
             return going.then(|| Cut { range: self.places.list.clone(), with }).into_iter().collect();
@@ -200,6 +205,22 @@ impl Old<'_> {
             .filter(goes)
             .map(|at| Cut { range: rules[at].span.start..rules[at + 1].span.start, with: String::new() });
         before.chain([tail]).collect()
+    }
+
+    /// The first rules of an empty list, a line for each field where `[]` ends the line.
+    fn begun(&self, changes: &Changes) -> Option<Cut> {
+        let Range { start, end } = self.places.list;
+        let line = self.line_start(start);
+        let before = self.text[line..start].trim_end();
+        let is_last = self.text[end..self.line_end(end)].trim().is_empty();
+        let items: String = changes.added.iter().map(|draft| yaml::item(draft, "  ")).collect();
+        let items = items.trim_end_matches('\n');
+        match before {
+            _ if items.is_empty() || !is_last => None,
+            "" => Some(Cut { range: line..end, with: items.to_owned() }),
+            "rules:" => Some(Cut { range: line + before.len()..end, with: format!("\n{items}") }),
+            _ => None,
+        }
     }
 
     /// The lines of a rule behind a dash, without the comments that follow it.
