@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::process::Command;
 use std::{env, fs};
 
+use tollgate_tests::postgres::Postgres;
+
 use crate::markdown::{Block, Page};
 use crate::program::{Scratch, Server, built, root};
 
@@ -20,6 +22,9 @@ const VARYING: [&str; 6] = [
     "content-length:",
     "date:",
 ];
+
+/// The PostgreSQL that the docs talk to.
+const DATABASE: &str = "postgres://tollgate@db.example/limits";
 
 /// A command and what it should print.
 struct Exchange {
@@ -96,11 +101,15 @@ impl Exchange {
 async fn run(blocks: &[Vec<Exchange>]) -> Vec<Vec<String>> {
     let scratch = Scratch::new();
     std::os::unix::fs::symlink(root().join("examples"), scratch.0.join("examples")).expect("a link");
+    let mut commands = blocks.iter().flatten().map(|exchange| &exchange.command);
+    let database = commands.any(|command| command.contains(DATABASE)).then(Postgres::start);
+    let url = database.as_ref().map_or_else(|| DATABASE.to_owned(), Postgres::url);
     let mut server = None;
     let mut printed = Vec::new();
     for block in blocks {
         let mut script = String::from(PRELUDE);
         for Exchange { command, .. } in block {
+            let command = &command.replace(DATABASE, &url);
             let serve = command.strip_prefix("tollgate serve").and_then(|rest| rest.strip_suffix('&'));
             if let Some(args) = serve {
                 let args: Vec<&str> = args.split_whitespace().collect();
@@ -119,7 +128,7 @@ async fn run(blocks: &[Vec<Exchange>]) -> Vec<Vec<String>> {
             .current_dir(&scratch.0)
             .output()
             .expect("bash starts; the Debian package is `bash`");
-        let text = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+        let text = String::from_utf8_lossy(&output.stdout).replace('\r', "").replace(&url, DATABASE);
         let mut parts = text.split(&format!("{MARK}\n")).map(str::to_owned).collect::<Vec<_>>();
         parts.truncate(block.len());
         assert_eq!(parts.len(), block.len(), "the shell gave up: {text}");
@@ -132,10 +141,11 @@ async fn run(blocks: &[Vec<Exchange>]) -> Vec<Vec<String>> {
     printed
 }
 
-/// Errors are printed too, the built programs are found, and an example is run without building it again.
+/// Errors are printed too, everybody is ann, the built programs are found, and an example is run without building it again.
 const PRELUDE: &str = r#"
 exec 2>&1
 unset $(compgen -v TOLLGATE_)
+export USER=ann
 PATH="$BUILT:$PATH"
 cargo() { "$BUILT/examples/${!#}"; }
 "#;

@@ -52,10 +52,7 @@ fn rules(args: &Args) -> Finding {
     match args.rules.load() {
         Ok(rules) => {
             let number = u64::try_from(rules.rules().len()).unwrap_or(u64::MAX);
-            let from = match args.rules.file() {
-                Some(path) => path.display().to_string(),
-                None => "the built-in starter set".to_owned(),
-            };
+            let from = args.rules.shown().unwrap_or_else(|| "the built-in starter set".to_owned());
             Finding::ok("rules", format!("{}, {from}", count(number, "rule")))
         }
         Err(error) => {

@@ -2,6 +2,7 @@
 
 mod beside;
 mod check;
+mod client;
 mod completions;
 mod data;
 mod doctor;

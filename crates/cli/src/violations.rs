@@ -1,6 +1,5 @@
 //! `tollgate violations`: refusals on record.
 
-use std::borrow::Cow;
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -14,9 +13,10 @@ use tollgate::audit::{
 use tollgate::sql::Database;
 use tollgate::{Clock, Timestamp};
 
+use crate::load::for_reading;
 use crate::table::table;
 use crate::terminal::Terminal;
-use crate::words::{count, grouped};
+use crate::words::{count, grouped, printable};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -103,15 +103,6 @@ impl Args {
     }
 }
 
-/// The same database, which is not made if it is missing.
-fn for_reading(url: &str) -> Cow<'_, str> {
-    match url.contains('?') {
-        _ if !url.starts_with("sqlite:") || url.contains("mode=") => Cow::Borrowed(url),
-        false => Cow::Owned(format!("{url}?mode=ro")),
-        true => Cow::Owned(format!("{url}&mode=ro")),
-    }
-}
-
 /// Hashes under the secret in a file.
 ///
 /// # Errors
@@ -160,37 +151,4 @@ fn print(found: &[FoundViolation], terminal: &mut Terminal) -> anyhow::Result<()
     }
     writeln!(terminal.out(), "{}", table.trim_fmt())?;
     Ok(())
-}
-
-/// A text that callers chose, without what could move a terminal's cursor or turn its writing round.
-fn printable(text: &str) -> String {
-    let harmless = |c: char| {
-        !c.is_control()
-            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if harmless(c) { shown.push(c) } else { shown.extend(c.escape_default()) }
-    }
-    shown
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_could_fool_a_terminal_is_escaped_and_the_rest_is_not() {
-        assert_eq!(printable("ä漢🦀 a/b"), "ä漢🦀 a/b");
-        assert_eq!(printable("a\x1b[31m\r\n\x07\u{9b}b"), r"a\u{1b}[31m\r\n\u{7}\u{9b}b");
-        assert_eq!(printable("abc\u{202e}fed"), r"abc\u{202e}fed");
-    }
-
-    #[test]
-    fn looking_makes_no_database() {
-        assert_eq!(for_reading("sqlite://a.db"), "sqlite://a.db?mode=ro");
-        assert_eq!(for_reading("sqlite://a.db?cache=private"), "sqlite://a.db?cache=private&mode=ro");
-        assert_eq!(for_reading("sqlite://a.db?mode=rw"), "sqlite://a.db?mode=rw");
-        assert_eq!(for_reading("postgres://h/n"), "postgres://h/n");
-    }
 }

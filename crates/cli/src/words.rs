@@ -56,6 +56,19 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     format!("{}.{} %", permille / 10, permille % 10)
 }
 
+/// A text that callers chose, without what could move a terminal's cursor or turn its writing round.
+pub(crate) fn printable(text: &str) -> String {
+    let harmless = |c: char| {
+        !c.is_control()
+            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if harmless(c) { shown.push(c) } else { shown.extend(c.escape_default()) }
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +103,12 @@ mod tests {
         assert_eq!(count(1, "rule"), "1 rule");
         assert_eq!(percent(1, 8), "12.5 %");
         assert_eq!(percent(1, 0), "0.0 %");
+    }
+
+    #[test]
+    fn what_could_fool_a_terminal_is_escaped_and_the_rest_is_not() {
+        assert_eq!(printable("ä漢🦀 a/b"), "ä漢🦀 a/b");
+        assert_eq!(printable("a\x1b[31m\r\n\x07\u{9b}b"), r"a\u{1b}[31m\r\n\u{7}\u{9b}b");
+        assert_eq!(printable("abc\u{202e}fed"), r"abc\u{202e}fed");
     }
 }

@@ -1,21 +1,22 @@
-//! `tollgate rules list`: the rules of a file as a table.
+//! `tollgate rules list`: rules as a table.
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::builder::FalseyValueParser;
 use serde::Serialize;
-use tollgate::Rule;
 
+use super::book::Entry;
+use super::place::{Access, PlaceArgs};
 use super::{algorithm, limit_text};
-use crate::load::RulesArgs;
 use crate::table::table;
 use crate::terminal::Terminal;
+use crate::words::printable;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(super) struct Args {
     #[command(flatten)]
-    rules: RulesArgs,
+    place: PlaceArgs,
     /// Print one JSON object per rule
     #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
@@ -24,52 +25,92 @@ pub(crate) struct Args {
 /// One line of the list.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule_id: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<i64>,
     name: &'a str,
     key: &'a str,
-    scope: &'static str,
+    scope: Option<&'static str>,
     plan: Option<&'a str>,
     limit: String,
-    algorithm: Option<&'static str>,
-    mode: &'static str,
+    algorithm: Option<&'a str>,
+    mode: &'a str,
+    /// Why it is no rule; only somebody with SQL can have written one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<&'a str>,
 }
 
-impl<'a> From<&'a Rule> for Row<'a> {
-    fn from(rule: &'a Rule) -> Self {
-        Row {
-            name: rule.label(),
-            key: rule.pattern().as_str(),
-            scope: rule.scope().as_str(),
-            plan: rule.plan(),
-            limit: limit_text(rule),
-            algorithm: algorithm(rule),
-            mode: rule.mode().as_str(),
+impl<'a> From<&'a Entry> for Row<'a> {
+    fn from(entry: &'a Entry) -> Self {
+        let Entry { rule_id, version, draft, .. } = entry;
+        let written = Row {
+            rule_id: *rule_id,
+            version: *version,
+            name: entry.label(),
+            key: &draft.key,
+            scope: None,
+            plan: draft.plan.as_deref(),
+            limit: draft.limit.clone().or_else(|| draft.action.clone()).unwrap_or_default(),
+            algorithm: draft.algorithm.as_deref(),
+            mode: draft.mode.as_deref().unwrap_or_default(),
+            problem: None,
+        };
+        match &entry.rule {
+            Err(problem) => Row { mode: "invalid", problem: Some(problem), ..written },
+            Ok(rule) => Row {
+                scope: Some(rule.scope().as_str()),
+                limit: limit_text(rule),
+                algorithm: algorithm(rule),
+                mode: rule.mode().as_str(),
+                ..written
+            },
         }
     }
 }
 
-pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let rules = args.rules.load()?;
-    let rows = rules.rules().iter().map(Row::from);
+pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let entries = args.place.open(Access::Read).await?.list().await?;
+    let rows: Vec<Row<'_>> = entries.iter().map(Row::from).collect();
     if args.json {
         for row in rows {
             writeln!(terminal.out(), "{}", serde_json::to_string(&row)?)?;
         }
-    } else if rules.rules().is_empty() {
+    } else if rows.is_empty() {
         terminal.remark("no rules: every request passes");
     } else {
-        let mut table = table(["NAME", "KEY", "SCOPE", "PLAN", "LIMIT", "ALGORITHM", "MODE"], &[]);
-        for row in rows {
-            table.add_row([
-                row.name,
-                row.key,
-                row.scope,
-                row.plan.unwrap_or("any"),
-                &row.limit,
-                row.algorithm.unwrap_or("-"),
-                row.mode,
-            ]);
-        }
-        writeln!(terminal.out(), "{}", table.trim_fmt())?;
+        print(&rows, terminal)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print(rows: &[Row<'_>], terminal: &mut Terminal) -> anyhow::Result<()> {
+    let columns = ["NAME", "KEY", "SCOPE", "PLAN", "LIMIT", "ALGORITHM", "MODE"];
+    let cells = |row: &Row<'_>| {
+        [
+            row.name,
+            row.key,
+            row.scope.unwrap_or("-"),
+            row.plan.unwrap_or("any"),
+            &row.limit,
+            row.algorithm.unwrap_or("-"),
+            row.mode,
+        ]
+        .map(printable)
+    };
+    // Only rules of a database have numbers.
+    let numbered = rows.iter().any(|row| row.rule_id.is_some());
+    let mut table = match numbered {
+        true => table(
+            ["ID", columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6]],
+            &[0],
+        ),
+        false => table(columns, &[]),
+    };
+    for row in rows {
+        let number = row.rule_id.map(|rule_id| rule_id.to_string());
+        table.add_row(number.into_iter().chain(cells(row)));
+    }
+    writeln!(terminal.out(), "{}", table.trim_fmt())?;
+    Ok(())
 }

@@ -9,20 +9,20 @@ use serde::Serialize;
 use tollgate::core::Draft;
 use tollgate::core::limit::{Algorithm, CalendarUnit, Opening, Phase, Ticks};
 use tollgate::core::rule::{Action, CostDraft, FailurePolicy, Missing, Mode};
-use tollgate::core::suggest::closest;
-use tollgate::{Limit, Rule, RuleSet};
+use tollgate::{Limit, Rule};
 
+use super::place::{Access, PlaceArgs};
 use super::{algorithm, limit_text};
-use crate::load::RulesArgs;
 use crate::terminal::{Terminal, Tone};
 use crate::words::{grouped, wait};
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The rule's name, or for an unnamed rule what `rules list` shows
-    name: String,
+pub(super) struct Args {
+    /// The rule's name, its number, or for an unnamed rule what `rules list` shows
+    #[arg(value_name = "NAME|ID")]
+    rule: String,
     #[command(flatten)]
-    rules: RulesArgs,
+    place: PlaceArgs,
     /// Print one JSON object
     #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
@@ -31,6 +31,12 @@ pub(crate) struct Args {
 /// A rule with every default filled in, and as it was written.
 #[derive(Debug, Serialize)]
 struct Shown<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule_id: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    updated_at: Option<&'a str>,
     name: &'a str,
     key: &'a str,
     scope: &'static str,
@@ -46,10 +52,17 @@ struct Shown<'a> {
     written: &'a Draft,
 }
 
-pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let rules = args.rules.load()?;
-    let rule = find(&rules, &args.name)?;
+pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let entry = args.place.open(Access::Read).await?.find(&args.rule).await?;
+    let way_out = "`tollgate rules edit` changes its fields";
+    let rule = entry
+        .rule
+        .as_ref()
+        .map_err(|problem| anyhow!("rule `{}` is none: {problem}; {way_out}", entry.label()))?;
     let shown = Shown {
+        rule_id: entry.rule_id,
+        version: entry.version,
+        updated_at: entry.updated_at.as_deref(),
         name: rule.label(),
         key: rule.pattern().as_str(),
         scope: rule.scope().as_str(),
@@ -70,16 +83,6 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
         print(&shown, terminal)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn find<'r>(rules: &'r RuleSet, name: &str) -> anyhow::Result<&'r Rule> {
-    rules.rules().iter().find(|rule| rule.label() == name).ok_or_else(|| {
-        let way_out = match closest(name, rules.rules().iter().map(Rule::label)) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => "`tollgate rules list` shows their names".to_owned(),
-        };
-        anyhow!("there is no rule `{name}`; {way_out}")
-    })
 }
 
 fn print(shown: &Shown<'_>, terminal: &mut Terminal) -> anyhow::Result<()> {
@@ -110,6 +113,9 @@ fn print(shown: &Shown<'_>, terminal: &mut Terminal) -> anyhow::Result<()> {
         ("consistency", optional(Some(shown.consistency))),
         ("on failure", optional(Some(shown.on_store_failure))),
         ("replaces", (!draft.replaces.is_empty()).then(|| draft.replaces.join(", "))),
+        ("rule", shown.rule_id.map(|rule_id| rule_id.to_string())),
+        ("version", shown.version.map(|version| version.to_string())),
+        ("changed", optional(shown.updated_at)),
         ("ipv6 prefix", draft.ipv6_prefix.map(|bits| format!("/{bits}"))),
     ];
     for (field, value) in fields {

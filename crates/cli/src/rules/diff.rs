@@ -1,0 +1,116 @@
+//! `tollgate rules diff`: what is different between two places.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::builder::FalseyValueParser;
+use serde::Serialize;
+use tollgate::core::Draft;
+
+use super::book::Entry;
+use super::fields::{Changed, changes, in_a_line};
+use super::place::{Access, open};
+use super::yaml::braces;
+use crate::terminal::{Terminal, Tone};
+use crate::words::count;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A file (`-` is standard input), sqlite://path, postgres://user@host/name or http://127.0.0.1:8080
+    before: String,
+    /// Another one
+    after: String,
+    /// Print one JSON object
+    #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]
+    json: bool,
+}
+
+pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let before = open(&args.before, Access::Read).await?.list().await?;
+    let after = open(&args.after, Access::Read).await?.list().await?;
+    Diff::of(&before, &after).print(args.json, terminal)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is different between two sets; rules are the same by their label.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Diff<'e> {
+    #[serde(serialize_with = "drafts")]
+    pub(super) added: Vec<&'e Entry>,
+    #[serde(serialize_with = "drafts")]
+    pub(super) removed: Vec<&'e Entry>,
+    pub(super) changed: Vec<ChangedRule<'e>>,
+    pub(super) same: usize,
+}
+
+/// A rule that both have, with other fields.
+#[derive(Debug, Serialize)]
+pub(super) struct ChangedRule<'e> {
+    rule: &'e str,
+    fields: Vec<Changed>,
+    #[serde(skip)]
+    pub(super) before: &'e Entry,
+    #[serde(skip)]
+    pub(super) after: &'e Entry,
+}
+
+fn drafts<S: serde::Serializer>(entries: &[&Entry], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(entries.iter().map(|entry| -> &Draft { &entry.draft }))
+}
+
+impl<'e> Diff<'e> {
+    pub(super) fn of(before: &'e [Entry], after: &'e [Entry]) -> Self {
+        let mut diff = Diff::default();
+        let mut known: BTreeMap<&str, &Entry> = before.iter().map(|entry| (entry.label(), entry)).collect();
+        for entry in after {
+            match known.remove(entry.label()) {
+                None => diff.added.push(entry),
+                Some(old) if old.draft == entry.draft => diff.same += 1,
+                Some(old) => diff.changed.push(ChangedRule {
+                    rule: entry.label(),
+                    fields: changes(&old.draft, &entry.draft),
+                    before: old,
+                    after: entry,
+                }),
+            }
+        }
+        diff.removed = before.iter().filter(|entry| known.contains_key(entry.label())).collect();
+        diff
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    }
+
+    pub(super) fn print(&self, json: bool, terminal: &mut Terminal) -> anyhow::Result<()> {
+        if json {
+            writeln!(terminal.out(), "{}", serde_json::to_string(self)?)?;
+            return Ok(());
+        }
+        let same = count(u64::try_from(self.same)?, "rule");
+        if self.is_empty() {
+            writeln!(terminal.out(), "no difference: {same}")?;
+            return Ok(());
+        }
+        for (sign, tone, entries) in [("-", Tone::Bad, &self.removed), ("+", Tone::Good, &self.added)] {
+            for entry in entries {
+                let line = format!("{sign} {}  {}", entry.label(), braces(&entry.draft));
+                let line = terminal.paint(tone, &line);
+                writeln!(terminal.out(), "{line}")?;
+            }
+        }
+        for ChangedRule { rule, fields, .. } in &self.changed {
+            writeln!(terminal.out(), "~ {rule}  {}", in_a_line(fields))?;
+        }
+        writeln!(
+            terminal.out(),
+            "{} added, {} removed, {} changed, {} the same",
+            self.added.len(),
+            self.removed.len(),
+            self.changed.len(),
+            self.same
+        )?;
+        Ok(())
+    }
+}

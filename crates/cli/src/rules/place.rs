@@ -1,0 +1,97 @@
+//! Where `tollgate rules` looks for rules.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use tollgate::rules::RuleBook;
+use tollgate::sql::Database;
+
+use super::book::Book;
+use super::file::FileBook;
+use crate::client::Client;
+use crate::load::for_reading;
+
+const RULES: &str = "TOLLGATE_RULES";
+const SERVER: &str = "TOLLGATE_SERVER";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct PlaceArgs {
+    /// Where the rules are: a file (`-` is standard input), sqlite://path or postgres://user@host/name
+    #[arg(long, value_name = "FILE|URL", env = RULES, hide_env_values = true)]
+    rules: Option<PathBuf>,
+    /// A running server that has the rules, such as http://127.0.0.1:8080
+    #[arg(long, value_name = "URL", env = SERVER, hide_env_values = true)]
+    server: Option<String>,
+}
+
+/// What is about to be done there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// A database that is missing is an error.
+    Read,
+    /// A database or file that is missing is made.
+    Write,
+}
+
+impl PlaceArgs {
+    /// Opens the place; the built-in starter set if none is named.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be opened, or two are named.
+    pub(super) async fn open(&self, access: Access) -> anyhow::Result<Book> {
+        match self.named()? {
+            Some(place) => open(&place, access).await,
+            None => Ok(Book::Starter),
+        }
+    }
+
+    /// The place that is named. A flag wins over the other's variable.
+    ///
+    /// # Errors
+    ///
+    /// Two are named, or the server by what is no address.
+    pub(super) fn named(&self) -> anyhow::Result<Option<String>> {
+        let rules = self.rules.as_ref().map(|path| path.to_string_lossy().into_owned());
+        if let Some(server) = &self.server {
+            Client::new(server)?;
+        }
+        let is_variable = |name: &str, given: &str| env::var(name).is_ok_and(|value| value == given);
+        match (rules, self.server.clone()) {
+            (Some(rules), Some(server)) => match (is_variable(RULES, &rules), is_variable(SERVER, &server)) {
+                (true, false) => Ok(Some(server)),
+                (false, true) => Ok(Some(rules)),
+                _ => bail!("--rules and --server are two places; name one"),
+            },
+            (rules, server) => Ok(rules.or(server)),
+        }
+    }
+}
+
+/// Opens a file, a database or a server by what it is called.
+///
+/// # Errors
+///
+/// It cannot be opened.
+pub(super) async fn open(place: &str, access: Access) -> anyhow::Result<Book> {
+    if place.starts_with("http://") || place.starts_with("https://") {
+        return Ok(Book::Server(Client::new(place)?));
+    }
+    // A misspelt scheme is no file either; the database says so, without the password.
+    if !place.contains("://") {
+        return Ok(Book::File(FileBook::new(Path::new(place), access)));
+    }
+    let url = match access {
+        Access::Read => for_reading(place),
+        Access::Write => place.into(),
+    };
+    Ok(Book::Database(RuleBook::new(Database::open(&url).await?)))
+}
+
+/// Who changes rules: the user of this terminal.
+pub(super) fn actor() -> String {
+    let name = env::var("USER").or_else(|_| env::var("LOGNAME")).unwrap_or_default();
+    let name: String = name.chars().filter(char::is_ascii_graphic).take(100).collect();
+    if name.is_empty() { "cli".to_owned() } else { name }
+}

@@ -1,0 +1,51 @@
+//! `tollgate rules remove`: no such rule any more, and the way back.
+
+use std::process::ExitCode;
+
+use clap::builder::FalseyValueParser;
+
+use super::book::{Edit, Entry};
+use super::edit::seen;
+use super::place::{Access, PlaceArgs, actor};
+use super::report;
+use super::yaml::braces;
+use crate::terminal::Terminal;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The rule's name, its number, or for an unnamed rule what `rules list` shows
+    #[arg(value_name = "NAME|ID")]
+    rule: String,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// Only if the rule is still this version; without it, the version found now
+    #[arg(long, value_name = "N")]
+    if_version: Option<i64>,
+    /// Print the rule that was removed as JSON
+    #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]
+    json: bool,
+}
+
+pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let book = args.place.open(Access::Write).await?;
+    let entry = book.find(&args.rule).await?;
+    let entry = Entry { version: seen(&entry, args.if_version)?, ..entry };
+    book.apply(&actor(), vec![Edit::Remove(entry.clone())]).await?;
+    let sentence = format!("removed {}: {}", entry.title(), braces(&entry.draft));
+    report(&entry, args.json, &sentence, terminal)?;
+    let way_back = match entry.rule_id {
+        // It is gone; that its number in the history cannot be told now is no failure.
+        Some(_) => {
+            book.history(entry.rule_id, 1).await.ok().and_then(|mut changes| changes.pop()).map_or_else(
+                || "`tollgate rules history` has it, and `tollgate rules undo` brings it back".to_owned(),
+                |change| format!("`tollgate rules undo {}` brings it back", change.id),
+            )
+        }
+        None => format!(
+            "`tollgate rules add --json '{}'` brings it back",
+            braces(&entry.draft).replace('\'', r"'\''")
+        ),
+    };
+    terminal.remark(&way_back);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,430 @@
+//! `tollgate rules` as its users meet it: against a file, SQLite, PostgreSQL and a server.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate_tests::poll;
+use tollgate_tests::postgres::Postgres;
+use tollgate_tests::scratch::Scratch;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs `tollgate rules` with these arguments, as ann.
+fn rules(args: &[&str]) -> Output {
+    rules_with(args, "", &[])
+}
+
+fn rules_with(args: &[&str], input: &str, variables: &[(&str, &str)]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .arg("rules")
+        .args(args)
+        .env_clear()
+        .env("USER", "ann")
+        .envs(variables.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes()); // it may not be read
+    child.wait_with_output().unwrap()
+}
+
+/// What a command prints that succeeds.
+fn good(args: &[&str]) -> String {
+    let output = rules(args);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", err(&output));
+    out(&output)
+}
+
+/// What a command says that fails.
+fn bad(args: &[&str]) -> String {
+    let output = rules(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {}", out(&output));
+    err(&output)
+}
+
+/// The arguments, for the rules in this place.
+fn on<'a>(place: &'a str, args: &[&'a str]) -> Vec<&'a str> {
+    [args, &["--rules", place]].concat()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn every_field() -> String {
+    format!("{}/../../examples/rules/every-field.yaml", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn sqlite_does_what_it_is_told() {
+    let scratch = Scratch::new("cli-rules");
+    a_database_does_what_it_is_told(&format!("sqlite://{}", scratch.path().join("rules.db").display()));
+}
+
+#[test]
+fn postgres_does_what_it_is_told() {
+    let server = Postgres::start();
+    a_database_does_what_it_is_told(&server.url());
+}
+
+fn a_database_does_what_it_is_told(url: &str) {
+    let fields = [
+        "add",
+        "--name",
+        "per-user",
+        "--key",
+        "user:{user_id}",
+        "--limit",
+        "10/s burst 50",
+        "--plan",
+        "free",
+    ];
+    assert_eq!(good(&on(url, &fields)), "added per-user (rule 1, version 1)\n");
+    let whole =
+        r#"{"key": "global", "limit": "5/min", "mode": "shadow", "when": {"method": ["GET", "PUT"]}}"#;
+    let added = &json_lines(&good(&on(url, &["add", "--json", whole])))[0];
+    assert_eq!((&added["rule_id"], &added["label"]), (&json!(2), &json!("global 1min")));
+    assert_eq!(added["rule"]["when"]["method"], json!(["GET", "PUT"]));
+    let list = good(&on(url, &["list"]));
+    let words: Vec<&str> = list.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(words[..6], ["1", "per-user", "user:{user_id}", "user", "free", "10/s"]);
+
+    // A rule is called by its label or number; what is not there gets what was meant.
+    let shown = good(&on(url, &["show", "1"]));
+    assert!(shown.starts_with("per-user\n") && shown.contains("  version      1\n"), "{shown}");
+    assert_eq!(
+        bad(&on(url, &["show", "per-usr"])),
+        "error: there is no rule `per-usr`; did you mean `per-user`?\n"
+    );
+
+    let edit =
+        ["edit", "per-user", "--limit", "20/s burst 50", "--unset", "plan", "--when", "endpoint=/api/*"];
+    assert_eq!(
+        good(&on(url, &edit)),
+        "changed per-user (rule 1, version 2): plan: free -> none; limit: 10/s burst 50 -> 20/s burst 50; \
+         when: none -> { endpoint: /api/* }\n"
+    );
+    // Who edits what is no longer there sees both.
+    let conflict = bad(&on(url, &["edit", "per-user", "--limit", "30/s", "--if-version", "1"]));
+    assert!(conflict.contains("you saw version 1, it is version 2 now"), "{conflict}");
+    assert!(
+        conflict.contains("yours:  { name: per-user, key: \"user:{user_id}\", limit: 30/s,"),
+        "{conflict}"
+    );
+    assert!(
+        conflict.contains("theirs: { name: per-user, key: \"user:{user_id}\", limit: 20/s"),
+        "{conflict}"
+    );
+    assert_eq!(
+        bad(&on(url, &["edit", "per-user", "--limit", "0/s"])),
+        "error: rule `per-user`: limit `0/s`: count is zero; the least is 1 (to block a caller outright write \
+         `action: deny`)\n"
+    );
+    assert!(bad(&on(url, &["edit", "per-user", "--unset", "plann"])).contains("did you mean `plan`?"));
+    assert!(bad(&on(url, &fields)).contains("there twice"), "the same name again");
+
+    // Off and on again keeps the mode.
+    assert_eq!(good(&on(url, &["disable", "global 1min"])), "global 1min (rule 2, version 2) is off\n");
+    assert_eq!(good(&on(url, &["disable", "2"])), "global 1min (rule 2, version 2) is already off\n");
+    assert_eq!(good(&on(url, &["enable", "2"])), "global 1min (rule 2, version 3) is on, mode shadow\n");
+
+    let removed = rules(&on(url, &["remove", "per-user"]));
+    assert!(
+        out(&removed).starts_with("removed per-user (rule 1, version 2): { name: per-user,"),
+        "{removed:?}"
+    );
+    let way_back = err(&removed);
+    let change =
+        way_back.strip_prefix("`tollgate rules undo ").and_then(|rest| rest.split('`').next()).unwrap();
+    let history = json_lines(&good(&on(url, &["history", "per-user", "--json"])));
+    let actions: Vec<&str> = history.iter().map(|change| change["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["remove", "edit", "add"]);
+    assert!(history.iter().all(|change| change["who"] == "ann"));
+    assert!(
+        good(&on(url, &["undo", change]))
+            .starts_with("per-user (rule 1, version 3) is back to { name: per-user,")
+    );
+    let table = good(&on(url, &["history", "--limit", "2"]));
+    assert_eq!(table.lines().count(), 3, "{table}");
+    assert!(table.contains("  ann  add     per-user  { name: per-user"), "{table}");
+
+    imports_and_exports_without_loss(url);
+}
+
+fn imports_and_exports_without_loss(url: &str) {
+    let file = every_field();
+    let planned = good(&on(url, &["import", &file, "--replace", "--dry-run"]));
+    assert!(planned.contains("13 added, 2 removed, 0 changed, 0 the same"), "{planned}");
+    assert_eq!(json_lines(&good(&on(url, &["list", "--json"]))).len(), 2);
+    let added = good(&on(url, &["import", &file]));
+    assert!(added.contains("13 added, 0 removed, 0 changed, 0 the same"), "{added}");
+    let replaced = good(&on(url, &["import", &file, "--replace"]));
+    assert!(replaced.contains("0 added, 2 removed, 0 changed, 13 the same"), "{replaced}");
+    assert_eq!(good(&["diff", &file, url]), "no difference: 13 rules\n");
+    assert_eq!(good(&on(url, &["lint"])), "ok: 13 rules\n");
+
+    let scratch = Scratch::new("cli-export");
+    let exported = scratch.path().join("rules.yaml");
+    fs::write(&exported, good(&on(url, &["export"]))).unwrap();
+    let exported = exported.to_str().unwrap();
+    assert_eq!(good(&["lint", exported]), "ok: 13 rules\n");
+    assert_eq!(good(&["diff", &file, exported]), "no difference: 13 rules\n");
+    assert_eq!(good(&on(url, &["import", exported, "--replace"])), "no difference: 13 rules\n");
+
+    // One bad rule keeps all of them out.
+    fs::write(scratch.path().join("bad.yaml"), "rules: [{ name: a, key: global, limit: 1/s }, { key: b }]")
+        .unwrap();
+    assert!(
+        bad(&on(url, &["import", scratch.path().join("bad.yaml").to_str().unwrap()]))
+            .contains("needs a `limit`")
+    );
+    assert_eq!(json_lines(&good(&on(url, &["list", "--json"]))).len(), 13);
+    // The other commands take the database, too; only an error is 2.
+    for command in ["check", "explain", "doctor"] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_tollgate")).args([command, "--rules", url]).output().unwrap();
+        assert_ne!(output.status.code(), Some(2), "{command}: {}", err(&output));
+    }
+}
+
+const COMMENTED: &str = "\
+# Agreed with sales.
+rules:
+  # everybody
+  - name: a # the first
+    key: global
+    limit: 10/s burst 50 # plenty
+    mode: shadow
+
+  # nobody
+  - { name: b, key: \"ip:{ip}\", limit: 5/min } # small
+  - name: c
+    key: user:{user_id}
+    limit: 1/s
+# the end
+";
+
+#[test]
+fn a_file_keeps_its_comments_and_order() {
+    let scratch = Scratch::new("cli-file");
+    let file = scratch.path().join("rules.yaml");
+    fs::write(&file, COMMENTED).unwrap();
+    let path = file.to_str().unwrap();
+    let step = |args: &[&str], changes: &[(&str, &str)], before: &str| {
+        good(&[args, &["--rules", path]].concat());
+        let wanted = changes.iter().fold(before.to_owned(), |text, (old, new)| {
+            assert!(text.contains(old), "{old}");
+            text.replacen(old, new, 1)
+        });
+        assert_eq!(fs::read_to_string(&file).unwrap(), wanted, "{args:?}");
+        wanted
+    };
+    let text = step(&["disable", "a"], &[("mode: shadow", "mode: off")], COMMENTED);
+    let text = step(&["enable", "a"], &[("    mode: off\n", "")], &text);
+    let text = step(
+        &["edit", "a", "--limit", "20/s", "--plan", "free"],
+        &[("10/s burst 50 # plenty\n", "20/s # plenty\n    plan: free\n")],
+        &text,
+    );
+    let text = step(
+        &["edit", "b", "--unset", "name", "--mode", "off"],
+        &[],
+        &text.replace(
+            "{ name: b, key: \"ip:{ip}\", limit: 5/min }",
+            "{ key: \"ip:{ip}\", limit: 5/min, mode: off }",
+        ),
+    );
+    let text = step(&["enable", "ip:{ip} 1min"], &[(", mode: off", "")], &text);
+    let text = step(
+        &["add", "--name", "d", "--key", "user:{user_id}", "--limit", "7/h", "--replaces", "c"],
+        &[("1/s\n", "1/s\n  - name: d\n    key: user:{user_id}\n    limit: 7/h\n    replaces: c\n")],
+        &text,
+    );
+    let c = "  - name: c\n    key: user:{user_id}\n    limit: 1/s\n";
+    assert!(bad(&["remove", "c", "--rules", path]).contains("replaces `c`"), "d needs it");
+    let text = step(&["edit", "d", "--unset", "replaces"], &[("    replaces: c\n", "")], &text);
+    let text = step(&["remove", "c"], &[(c, "")], &text);
+    assert!(text.contains("# nobody") && text.ends_with("# the end\n"));
+    assert!(bad(&["history", "--rules", path]).contains("a file keeps no history"));
+    // Removed to the last, and begun again.
+    for name in ["a", "d", "ip:{ip} 1min"] {
+        let way_back = err(&rules(&["remove", name, "--rules", path]));
+        assert!(way_back.starts_with("`tollgate rules add --json '{"), "{way_back}");
+    }
+    assert_eq!(good(&["lint", path]), "ok: 0 rules\n");
+    good(&["add", "--rules", path, "--key", "global", "--limit", "1/s"]);
+    assert!(fs::read_to_string(&file).unwrap().contains("\n  - key: global\n    limit: 1/s\n"));
+    good(&["add", "--rules", path, "--key", "global", "--limit", "1/min"]);
+    good(&["remove", "--rules", path, "global 1s"]);
+    assert_eq!(json_lines(&good(&["list", "--json", "--rules", path]))[0]["limit"], "1/min");
+}
+
+#[test]
+fn a_file_is_made_by_import_and_add() {
+    let scratch = Scratch::new("cli-new-file");
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let (one, two) = (path("one.yaml"), path("two.yaml"));
+    good(&["import", &every_field(), "--rules", &one]);
+    assert_eq!(good(&["diff", &every_field(), &one]), "no difference: 13 rules\n");
+    let rule = "{ name: x, key: global, limit: 1/s }";
+    let added = rules_with(&["add", "--rules", &two, "--json", "-"], rule, &[]);
+    assert_eq!(json_lines(&out(&added))[0]["label"], "x", "{}", err(&added));
+    assert_eq!(fs::read_to_string(&two).unwrap(), "rules:\n  - name: x\n    key: global\n    limit: 1/s\n");
+    assert_eq!(
+        good(&["diff", &two, &one]).lines().next().unwrap(),
+        "- x  { name: x, key: global, limit: 1/s }"
+    );
+}
+
+#[test]
+fn places_are_told_apart_and_passwords_never_shown() {
+    assert!(
+        bad(&["add", "--key", "global", "--limit", "1/s"])
+            .contains("say where yours are: --rules rules.yaml")
+    );
+    let two = bad(&["list", "--rules", "a.yaml", "--server", "http://127.0.0.1:1"]);
+    assert!(two.contains("two places; name one"), "{two}");
+    // A flag wins over the other's variable.
+    let output =
+        rules_with(&["list", "--rules", &every_field()], "", &[("TOLLGATE_SERVER", "http://127.0.0.1:1")]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(bad(&["list", "--server", "http://127.0.0.1:1"]).contains("is `tollgate serve` running there?"));
+    for place in [
+        ["--rules", "postgres://me:canary@127.0.0.1:1/x"],
+        ["--rules", "postgrs://me:canary@127.0.0.1:1/x"],
+        ["--server", "http://me:canary@127.0.0.1:1"],
+        ["--server", "https://me:canary@127.0.0.1:1"],
+    ] {
+        for command in [&["list"][..], &["add", "--key", "global", "--limit", "1/s"], &["lint"], &["export"]]
+        {
+            let said = bad(&[command, &place].concat());
+            assert!(said.contains("127.0.0.1") && !said.contains("canary"), "{said}");
+        }
+    }
+    // Looking makes no database.
+    let scratch = Scratch::new("cli-looking");
+    let url = format!("sqlite://{}/none.db", scratch.path().display());
+    bad(&["list", "--rules", &url]);
+    assert!(!scratch.path().join("none.db").exists());
+}
+
+/// Answers requests in turn with what is given, and tells what it was asked.
+fn stub(answers: Vec<(&'static str, Value)>) -> (String, thread::JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let served =
+        thread::spawn(move || answers.into_iter().map(|answer| serve_one(&listener, answer)).collect());
+    (url, served)
+}
+
+fn serve_one(listener: &TcpListener, (status, body): (&str, Value)) -> String {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut asked = String::new();
+    while !asked.ends_with("\r\n\r\n") {
+        assert!(reader.read_line(&mut asked).unwrap() > 0, "{asked}");
+    }
+    let length = asked
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .map_or(0, |n| n.parse().unwrap());
+    let mut sent = vec![0; length];
+    reader.read_exact(&mut sent).unwrap();
+    let body = body.to_string();
+    write!(stream, "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        .unwrap();
+    asked + &String::from_utf8(sent).unwrap()
+}
+
+#[test]
+fn a_server_is_asked_as_its_api_has_it() {
+    let rule = json!({"name": "a", "key": "global", "limit": "1/s"});
+    let entry = json!({"rule_id": 7, "version": 3, "label": "a", "active": true, "rule": rule,
+                       "created_at": "2026-11-16T00:00:00Z", "updated_at": "2026-11-16T00:00:00Z"});
+    let set = json!({"source": "sqlite://rules.db", "version": 9, "writable": true, "rules": [entry]});
+    let mut edited = entry.clone();
+    edited["version"] = json!(4);
+    let (url, served) = stub(vec![("200 OK", set.clone()), ("200 OK", set.clone()), ("200 OK", edited)]);
+    assert_eq!(
+        good(&["edit", "a", "--limit", "2/s", "--server", &url]),
+        "changed a (rule 7, version 4): limit: 1/s -> 2/s\n"
+    );
+    let asked = served.join().unwrap();
+    assert!(asked[2].starts_with("PUT /v1/rules/7 HTTP/1.1\r\n"), "{}", asked[2]);
+    assert!(asked[2].contains("\r\nif-match: \"3\"\r\n") && asked[2].contains("\r\ntollgate-actor: ann\r\n"));
+    assert!(asked[2].ends_with(r#"{"name":"a","key":"global","limit":"2/s"}"#), "{}", asked[2]);
+
+    let problem = json!({"title": "changed meanwhile", "detail": "it is version 4 now", "current": entry});
+    let answers =
+        vec![("200 OK", set.clone()), ("200 OK", set.clone()), ("412 Precondition Failed", problem)];
+    let (url, _) = stub(answers);
+    assert_eq!(
+        bad(&["edit", "a", "--limit", "2/s", "--server", &url]),
+        "error: it is version 4 now\n  yours:  { name: a, key: global, limit: 2/s }\n  theirs: { name: a, key: global, \
+         limit: 1/s }\n"
+    );
+
+    let mut followed = set.clone();
+    followed["writable"] = json!(false);
+    let (url, _) = stub(vec![("200 OK", followed.clone()), ("200 OK", followed)]);
+    assert!(
+        bad(&["remove", "a", "--server", &url]).contains("come from sqlite://rules.db; change them there")
+    );
+
+    let problem =
+        json!({"title": "invalid", "errors": [{"rule": "b", "field": "limit", "message": "is too fast"}]});
+    let (url, _) = stub(vec![("200 OK", set.clone()), ("422 Unprocessable Content", problem)]);
+    let refused = bad(&["add", "--name", "b", "--key", "global", "--limit", "1/s", "--server", &url]);
+    assert_eq!(refused, format!("error: {url}: rule `b`: is too fast\n"));
+}
+
+#[test]
+fn a_running_server_obeys_within_a_second() {
+    let (database, scratch) = (Postgres::start(), Scratch::new("cli-walk"));
+    let ready = scratch.path().join("ready.json");
+    let mut server = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--http", "127.0.0.1:0", "--rules", &database.url(), "--ready-file"])
+        .arg(&ready)
+        .env("TOLLGATE_DATA_DIR", scratch.path().join("data"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    poll::blocking("the server", PATIENCE, || ready.exists());
+    let text = fs::read_to_string(&ready).unwrap();
+    let http = text.split('"').nth(3).unwrap().to_owned();
+    let refused = || {
+        let mut stream = TcpStream::connect(&http).unwrap();
+        let body = r#"{"attributes": {"user_id": "42"}, "cost": 2}"#;
+        let head = format!("POST /v1/check HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n");
+        write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.starts_with("HTTP/1.1 429")
+    };
+    assert!(!refused(), "no rules yet");
+    good(&["add", "--rules", &database.url(), "--name", "slow", "--key", "user:{user_id}", "--limit", "1/h"]);
+    poll::blocking("the new rule to be obeyed", PATIENCE, refused);
+    good(&["remove", "--rules", &database.url(), "slow"]);
+    poll::blocking("the rule to be gone", PATIENCE, || !refused());
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
