@@ -161,7 +161,7 @@ fn check(limiter: &Limiter<MemoryStore>, caller: &Caller, lane: &str) -> Result<
     let request = caller.request().with("lane", lane);
     let decision = pin!(limiter.check(&request, 1));
     match decision.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => Ok(answer?.allowed()),
+        Poll::Ready(answer) => Ok(answer.allowed()),
         Poll::Pending => anyhow::bail!("a decision waits"),
     }
 }

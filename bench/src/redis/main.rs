@@ -77,7 +77,8 @@ async fn main() -> Result<()> {
         println!("| {name} | {}", load::row(figures));
     }
     let of = |lane: usize, pick: fn(&Figures) -> f64| load::median(&figures[lane], pick);
-    let (rate, server): (fn(&Figures) -> f64, fn(&Figures) -> f64) = (|f| f.per_second, |f| f.server_us);
+    let rate = |f: &Figures| f.per_second;
+    let server = |f: &Figures| f.server_us;
     println!("\n- 1 tier: {:.2}x the decisions/s of redis-benchmark (wanted 0.9)", of(1, rate) / of(0, rate));
     println!("- 4 tiers: {:.2}x Redis' time of 1 tier (wanted at most 2.5)", of(2, server) / of(1, server));
     println!("- 4 tiers: {:.2}x Redis' time of 4 calls (wanted at most 0.65)", of(2, server) / of(3, server));
