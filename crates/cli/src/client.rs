@@ -169,8 +169,8 @@ impl Client {
                 Ask { body: Some(serde_json::to_string(draft)?), ..to(Method::PUT, entry)? }
             }
             Edit::Remove(entry) => to(Method::DELETE, entry)?,
-            Edit::Disable(entry) if entry.is_off() => return Ok(Some(entry.clone())),
-            Edit::Enable(entry) if !entry.is_off() => return Ok(Some(entry.clone())),
+            Edit::Disable(entry) if entry.is_off() => return Ok(Some(Entry::clone(entry))),
+            Edit::Enable(entry) if !entry.is_off() => return Ok(Some(Entry::clone(entry))),
             Edit::Disable(entry) => {
                 let body = json!({ "mode": Mode::Off.as_str() }).to_string();
                 Ask { body: Some(body), ..to(Method::PATCH, entry)? }

@@ -60,12 +60,17 @@ fn load_database(url: &str) -> anyhow::Result<RuleSet> {
     Ok(loaded?.context("the database has no rules to give")?.rules)
 }
 
-/// The same database, which is not made if it is missing.
+/// The same database, to be looked at. It is not made if it is missing.
 pub(crate) fn for_reading(url: &str) -> Cow<'_, str> {
+    with_mode(url, "ro")
+}
+
+/// The same database, opened `ro` or `rw` rather than made; only SQLite makes any.
+pub(crate) fn with_mode<'u>(url: &'u str, mode: &str) -> Cow<'u, str> {
     match url.contains('?') {
         _ if !url.starts_with("sqlite:") || url.contains("mode=") => Cow::Borrowed(url),
-        false => Cow::Owned(format!("{url}?mode=ro")),
-        true => Cow::Owned(format!("{url}&mode=ro")),
+        false => Cow::Owned(format!("{url}?mode={mode}")),
+        true => Cow::Owned(format!("{url}&mode={mode}")),
     }
 }
 

@@ -50,7 +50,7 @@ enum Command {
     /// Decide a request, with nothing counted before it
     Check(check::Args),
     /// Check rules files, list rules, look one up
-    Rules(rules::Args),
+    Rules(Box<rules::Args>),
     /// Run a trace of requests through rules, in the trace's own time
     Replay(replay::Args),
     /// Show which rules a request meets, which not, and why

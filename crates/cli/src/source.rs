@@ -17,7 +17,7 @@ const SEEDED_BY: &str = "tollgate";
 pub(crate) struct SourceArgs {
     /// The rules: a file, sqlite://path, postgres://user@host/name, or `-` for standard input; without it a database
     /// in the data directory, which begins with a starter set
-    #[arg(long = "rules", value_name = "FILE|URL", env = "TOLLGATE_RULES")]
+    #[arg(long = "rules", value_name = "FILE|URL", env = "TOLLGATE_RULES", hide_env_values = true)]
     rules: Option<PathBuf>,
     #[command(flatten)]
     data: DataArgs,

@@ -21,7 +21,7 @@ use crate::words::{count, grouped, printable};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The database: sqlite://path or postgres://user@host/name
-    #[arg(long = "rules", value_name = "URL", env = "TOLLGATE_RULES")]
+    #[arg(long = "rules", value_name = "URL", env = "TOLLGATE_RULES", hide_env_values = true)]
     database: Option<String>,
     /// Who was refused
     #[arg(long, value_name = "ID", env = "TOLLGATE_USER_ID")]

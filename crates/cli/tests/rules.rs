@@ -318,10 +318,25 @@ fn places_are_told_apart_and_passwords_never_shown() {
             assert!(said.contains("127.0.0.1") && !said.contains("canary"), "{said}");
         }
     }
-    // Looking makes no database.
+    for help in [
+        &["rules", "list", "--help"][..],
+        &["serve", "--help"],
+        &["violations", "--help"],
+        &["check", "--help"],
+    ] {
+        let url = "postgres://me:canary@db/x";
+        let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(help)
+            .env("TOLLGATE_RULES", url)
+            .output()
+            .unwrap();
+        assert!(out(&output).contains("--rules") && !out(&output).contains("canary"), "{help:?}");
+    }
+    // Looking makes no database, nor does changing what is not there.
     let scratch = Scratch::new("cli-looking");
     let url = format!("sqlite://{}/none.db", scratch.path().display());
     bad(&["list", "--rules", &url]);
+    bad(&["remove", "a", "--rules", &url]);
     assert!(!scratch.path().join("none.db").exists());
 }
 

@@ -36,7 +36,7 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
         }
         _ => checked(&given)?,
     };
-    let book = args.place.open(Access::Write).await?;
+    let book = args.place.open(Access::Make).await?;
     let added = book.apply(&actor(), vec![Edit::Add(draft.clone())]).await?.pop();
     let added = added.unwrap_or_else(|| Entry::of(draft));
     report(&added, args.json.is_some(), &format!("added {}", added.title()), terminal)?;

@@ -21,7 +21,7 @@ pub(super) enum Book {
     Starter,
     File(FileBook),
     Database(RuleBook),
-    Server(Client),
+    Server(Box<Client>),
 }
 
 /// A rule and what its place knows about it.
@@ -42,10 +42,10 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) enum Edit {
     Add(Draft),
-    Update(Entry, Draft),
-    Remove(Entry),
-    Enable(Entry),
-    Disable(Entry),
+    Update(Box<Entry>, Draft),
+    Remove(Box<Entry>),
+    Enable(Box<Entry>),
+    Disable(Box<Entry>),
 }
 
 /// One change that was made.

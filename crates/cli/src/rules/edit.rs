@@ -32,7 +32,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let book = args.place.open(Access::Write).await?;
+    let book = args.place.open(Access::Change).await?;
     let entry = book.find(&args.rule).await?;
     let entry = Entry { version: seen(&entry, args.if_version)?, ..entry };
     let mut rule = object(&entry.draft);
@@ -43,7 +43,7 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
     let draft = checked(&rule)?;
     let changed = changes(&entry.draft, &draft);
     ensure!(!changed.is_empty(), "nothing would be different; name a field, such as --limit '20/s'");
-    let edited = book.apply(&actor(), vec![Edit::Update(entry, draft.clone())]).await?.pop();
+    let edited = book.apply(&actor(), vec![Edit::Update(entry.into(), draft.clone())]).await?.pop();
     let edited = edited.unwrap_or_else(|| Entry::of(draft));
     let sentence = format!("changed {}: {}", edited.title(), in_a_line(&changed));
     report(&edited, args.json, &sentence, terminal)?;

@@ -1,5 +1,6 @@
 //! The rules of a file: read, and changed without touching the rest of it.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -42,10 +43,10 @@ impl FileBook {
         Ok(drafts(&self.shown(), &self.text()?)?)
     }
 
-    /// The text. A file that is about to be written may be missing.
+    /// The text. A file that is about to be made may be missing.
     fn text(&self) -> anyhow::Result<String> {
         match load::text(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.access == Access::Write => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.access == Access::Make => {
                 Ok(yaml::file([]))
             }
             read => read.map_err(|error| {
@@ -114,6 +115,8 @@ fn drafts(name: &str, text: &str) -> Result<Vec<Draft>, rules::RulesError> {
 fn changes(places: &Places, edits: Vec<Edit>) -> anyhow::Result<(Changes, Vec<Draft>)> {
     let mut changes = Changes::default();
     let mut touched = Vec::new();
+    let labels = places.rules.iter().map(|place| Entry::of(place.draft.clone()).label().to_owned());
+    let known: HashMap<String, usize> = labels.zip(0..).collect();
     for edit in edits {
         let (entry, draft) = match edit {
             Edit::Add(draft) => {
@@ -127,15 +130,17 @@ fn changes(places: &Places, edits: Vec<Edit>) -> anyhow::Result<(Changes, Vec<Dr
             Edit::Enable(entry) => switched(entry, None),
             Edit::Disable(entry) => switched(entry, Some(Mode::Off.as_str().to_owned())),
         };
-        let place = places.rules.iter().position(|place| place.draft == entry.draft);
-        let place = place.with_context(|| format!("the rule `{}` is no longer there", entry.label()))?;
+        let place = known.get(entry.label()).filter(|place| places.rules[**place].draft == entry.draft);
+        let place = *place.with_context(|| {
+            format!("the rule `{}` was changed or removed meanwhile; try again", entry.label())
+        })?;
         touched.extend(draft.clone());
         changes.changed.insert(place, draft);
     }
     Ok((changes, touched))
 }
 
-fn switched(entry: Entry, mode: Option<String>) -> (Entry, Option<Draft>) {
+fn switched(entry: Box<Entry>, mode: Option<String>) -> (Box<Entry>, Option<Draft>) {
     let draft = Draft { mode, ..entry.draft.clone() };
     (entry, Some(draft))
 }

@@ -1,6 +1,6 @@
 //! `tollgate rules import`: the rules of one place into another.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -33,7 +33,7 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let given = open(&args.from, Access::Read).await?.list().await?;
-    let book = args.place.open(Access::Write).await?;
+    let book = args.place.open(Access::Make).await?;
     let known = book.list().await?;
     let mut diff = Diff::of(&known, &given);
     let removed = std::mem::take(&mut diff.removed);
@@ -59,8 +59,9 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
 fn edits(diff: &Diff<'_>) -> Vec<Edit> {
     let added = replaced_first(&diff.added).into_iter().map(|entry| Edit::Add(entry.draft.clone()));
     let changed = diff.changed.iter();
-    let changed = changed.map(|rule| Edit::Update(rule.before.clone(), rule.after.draft.clone()));
-    let removed = replaced_first(&diff.removed).into_iter().rev().map(|entry| Edit::Remove(entry.clone()));
+    let changed = changed.map(|rule| Edit::Update(rule.before.clone().into(), rule.after.draft.clone()));
+    let removed =
+        replaced_first(&diff.removed).into_iter().rev().map(|entry| Edit::Remove(entry.clone().into()));
     added.chain(changed).chain(removed).collect()
 }
 
@@ -84,10 +85,11 @@ fn replaced_first<'e>(entries: &[&'e Entry]) -> Vec<&'e Entry> {
 /// The rules there would be.
 fn result(known: &[Entry], diff: &Diff<'_>) -> Vec<Draft> {
     let gone: BTreeSet<&str> = diff.removed.iter().map(|entry| entry.label()).collect();
+    let changed: BTreeMap<&str, &Entry> =
+        diff.changed.iter().map(|rule| (rule.before.label(), rule.after)).collect();
     let mut rules: Vec<Draft> = Vec::new();
     for entry in known.iter().filter(|entry| !gone.contains(entry.label())) {
-        let changed = diff.changed.iter().find(|rule| std::ptr::eq(rule.before, entry));
-        rules.push(changed.map_or(entry, |rule| rule.after).draft.clone());
+        rules.push(changed.get(entry.label()).map_or(entry, |after| *after).draft.clone());
     }
     rules.extend(diff.added.iter().map(|entry| entry.draft.clone()));
     rules

@@ -10,7 +10,7 @@ use tollgate::sql::Database;
 use super::book::Book;
 use super::file::FileBook;
 use crate::client::Client;
-use crate::load::for_reading;
+use crate::load::{for_reading, with_mode};
 
 const RULES: &str = "TOLLGATE_RULES";
 const SERVER: &str = "TOLLGATE_SERVER";
@@ -28,10 +28,12 @@ pub(super) struct PlaceArgs {
 /// What is about to be done there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// A database that is missing is an error.
+    /// Look; what is missing is an error.
     Read,
-    /// A database or file that is missing is made.
-    Write,
+    /// Change what is there; what is missing is an error.
+    Change,
+    /// Add to it; a file or SQLite database that is missing is made.
+    Make,
 }
 
 impl PlaceArgs {
@@ -76,7 +78,7 @@ impl PlaceArgs {
 /// It cannot be opened.
 pub(super) async fn open(place: &str, access: Access) -> anyhow::Result<Book> {
     if place.starts_with("http://") || place.starts_with("https://") {
-        return Ok(Book::Server(Client::new(place)?));
+        return Ok(Book::Server(Client::new(place)?.into()));
     }
     // A misspelt scheme is no file either; the database says so, without the password.
     if !place.contains("://") {
@@ -84,7 +86,8 @@ pub(super) async fn open(place: &str, access: Access) -> anyhow::Result<Book> {
     }
     let url = match access {
         Access::Read => for_reading(place),
-        Access::Write => place.into(),
+        Access::Change => with_mode(place, "rw"),
+        Access::Make => place.into(),
     };
     Ok(Book::Database(RuleBook::new(Database::open(&url).await?)))
 }

@@ -27,10 +27,10 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let book = args.place.open(Access::Write).await?;
+    let book = args.place.open(Access::Change).await?;
     let entry = book.find(&args.rule).await?;
     let entry = Entry { version: seen(&entry, args.if_version)?, ..entry };
-    book.apply(&actor(), vec![Edit::Remove(entry.clone())]).await?;
+    book.apply(&actor(), vec![Edit::Remove(entry.clone().into())]).await?;
     let sentence = format!("removed {}: {}", entry.title(), braces(&entry.draft));
     report(&entry, args.json, &sentence, terminal)?;
     let way_back = match entry.rule_id {

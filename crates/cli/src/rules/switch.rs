@@ -29,12 +29,12 @@ pub(super) enum To {
 }
 
 pub(super) async fn run(args: &Args, to: To, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let book = args.place.open(Access::Write).await?;
+    let book = args.place.open(Access::Change).await?;
     let entry = book.find(&args.rule).await?;
     let is_so = entry.is_off() == (to == To::Off);
     let edit = match to {
-        To::On => Edit::Enable(entry.clone()),
-        To::Off => Edit::Disable(entry.clone()),
+        To::On => Edit::Enable(entry.clone().into()),
+        To::Off => Edit::Disable(entry.clone().into()),
     };
     // What is so already stays as it is, version and all.
     let switched = if is_so { None } else { book.apply(&actor(), vec![edit]).await?.pop() };

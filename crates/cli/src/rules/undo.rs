@@ -22,7 +22,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let book = args.place.open(Access::Write).await?;
+    let book = args.place.open(Access::Change).await?;
     match book.undo(&actor(), args.id).await? {
         Some(entry) => {
             let sentence = format!("{} is back to {}", entry.title(), braces(&entry.draft));

@@ -33,7 +33,8 @@ pub(super) async fn open(url: &str, shown: &str) -> Result<Pool, DatabaseError> 
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(PATIENCE);
     let path = options.get_filename().to_owned();
-    if !url.contains("mode=ro") {
+    // `ro` and `rw` open what is there; `rwc`, as no mode at all, also makes it.
+    if !url.contains("mode=r") || url.contains("mode=rwc") {
         make_private(&path).map_err(|source| DatabaseError::File { path: path.clone(), source })?;
     }
     let mut connection = options.connect().await.map_err(refused)?;
