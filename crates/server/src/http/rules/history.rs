@@ -11,7 +11,7 @@ use tollgate::rules::{Change, RuleRow};
 use super::super::App;
 use super::super::problem::Problem;
 use super::super::query::Query;
-use super::entry::Entry;
+use super::entry::{Entry, in_utc};
 use super::{actor, number, refused};
 
 /// Changes on a page, and the most there may be.
@@ -79,7 +79,7 @@ impl From<Change> for ChangeBody {
             id: change.history_id,
             rule_id: change.rule_id,
             action: action(change.before.as_ref(), change.after.as_ref()),
-            at: change.changed_at,
+            at: in_utc(&change.changed_at),
             who: change.changed_by,
             before: change.before.as_ref().map(RuleRow::draft),
             after: change.after.as_ref().map(RuleRow::draft),
