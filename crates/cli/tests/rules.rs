@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -411,35 +411,89 @@ fn a_server_is_asked_as_its_api_has_it() {
     assert_eq!(refused, format!("error: {url}: rule `b`: is too fast\n"));
 }
 
-#[test]
-fn a_running_server_obeys_within_a_second() {
-    let (database, scratch) = (Postgres::start(), Scratch::new("cli-walk"));
-    let ready = scratch.path().join("ready.json");
-    let mut server = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--http", "127.0.0.1:0", "--rules", &database.url(), "--ready-file"])
-        .arg(&ready)
-        .env("TOLLGATE_DATA_DIR", scratch.path().join("data"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    poll::blocking("the server", PATIENCE, || ready.exists());
-    let text = fs::read_to_string(&ready).unwrap();
-    let http = text.split('"').nth(3).unwrap().to_owned();
-    let refused = || {
-        let mut stream = TcpStream::connect(&http).unwrap();
+/// A `tollgate serve` of its own, killed when it is dropped.
+struct Server {
+    process: Child,
+    http: String,
+    _data: Scratch,
+}
+
+impl Server {
+    fn start(rules: &str) -> Self {
+        let data = Scratch::new("cli-walk");
+        let ready = data.path().join("ready.json");
+        let process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--http", "127.0.0.1:0", "--rules", rules, "--ready-file"])
+            .arg(&ready)
+            .env("TOLLGATE_DATA_DIR", data.path().join("data"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        poll::blocking("the server", PATIENCE, || ready.exists());
+        let http = fs::read_to_string(&ready).unwrap().split('"').nth(3).unwrap().to_owned();
+        Server { process, http, _data: data }
+    }
+
+    /// Whether a check of user 42 is refused.
+    fn refuses(&self) -> bool {
+        let mut stream = TcpStream::connect(&self.http).unwrap();
         let body = r#"{"attributes": {"user_id": "42"}, "cost": 2}"#;
-        let head = format!("POST /v1/check HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n");
+        let head = format!("POST /v1/check HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n", self.http);
         write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer.starts_with("HTTP/1.1 429")
-    };
-    assert!(!refused(), "no rules yet");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_running_server_obeys_within_a_second() {
+    let database = Postgres::start();
+    let server = Server::start(&database.url());
+    assert!(!server.refuses(), "no rules yet");
     good(&["add", "--rules", &database.url(), "--name", "slow", "--key", "user:{user_id}", "--limit", "1/h"]);
-    poll::blocking("the new rule to be obeyed", PATIENCE, refused);
+    poll::blocking("the new rule to be obeyed", PATIENCE, || server.refuses());
     good(&["remove", "--rules", &database.url(), "slow"]);
-    poll::blocking("the rule to be gone", PATIENCE, || !refused());
-    server.kill().unwrap();
-    server.wait().unwrap();
+    poll::blocking("the rule to be gone", PATIENCE, || !server.refuses());
+}
+
+#[test]
+fn a_running_server_does_what_it_is_told_and_the_next_check_obeys() {
+    let database = Postgres::start();
+    let server = Server::start(&database.url());
+    let url = format!("http://{}", server.http);
+    let told = |args: &[&str]| good(&[args, &["--server", &url]].concat());
+
+    told(&["add", "--name", "slow", "--key", "user:{user_id}", "--limit", "1/h"]);
+    assert!(server.refuses(), "added");
+    told(&["edit", "slow", "--limit", "100/h"]);
+    assert!(!server.refuses(), "edited");
+    told(&["edit", "slow", "--limit", "1/h", "--unset", "plan"]);
+    told(&["disable", "slow"]);
+    assert!(!server.refuses(), "off");
+    told(&["enable", "slow"]);
+    assert!(server.refuses(), "on again");
+    let removed = told(&["remove", "slow"]);
+    assert!(removed.contains("removed slow") && !server.refuses(), "{removed}");
+
+    let history = json_lines(&told(&["history", "--json"]));
+    let last = history.iter().find(|change| change["after"].is_null()).expect("the removal");
+    told(&["undo", &last["id"].to_string()]);
+    assert!(server.refuses(), "undone");
+
+    let file = Scratch::new("cli-import");
+    let path = file.path().join("rules.yaml");
+    fs::write(&path, "rules: [{ name: wide, key: global, limit: 1000/s }]").unwrap();
+    told(&["import", path.to_str().unwrap(), "--replace"]);
+    assert!(!server.refuses(), "replaced");
+    assert!(told(&["export"]).contains("name: wide"));
+    assert!(told(&["list"]).contains("wide"));
 }
