@@ -4,10 +4,12 @@ use std::fs;
 use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 use tollgate_tests::scratch::Scratch;
+
+use crate::node;
 
 /// What became of requests.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -44,11 +46,9 @@ impl Fleet {
         fs::write(&file, rules).unwrap();
         let mut nodes = Vec::new();
         for off_us in clocks_off_us {
-            let mut process = Command::new(env!("CARGO_BIN_EXE_fleet_node"))
-                .arg(server.url())
-                .arg(&file)
-                .args([requests.to_string(), off_us.to_string()])
-                .args(attributes)
+            let (url, requests, off_us) = (server.url(), requests.to_string(), off_us.to_string());
+            let orders = [&url, file.to_str().unwrap(), &requests, &off_us];
+            let mut process = node::command(&[&orders[..], attributes].concat())
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .kill_on_drop(true)
@@ -59,7 +59,7 @@ impl Fleet {
             nodes.push(Node { process, input, output });
         }
         for node in &mut nodes {
-            assert_eq!(node.line().await, "ready");
+            while node.line().await != "ready" {} // what the test runner says comes first
         }
         Fleet { nodes, _rules: folder }
     }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod fleet;
+mod node;
 
 use tollgate::{Descriptor, Limiter, RedisStore, rules};
 use tollgate_tests::redis_server::RedisServer;

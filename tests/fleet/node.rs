@@ -1,4 +1,4 @@
-//! A node of a fleet, for tests: `fleet_node URL RULES REQUESTS CLOCK_OFF_US [NAME=VALUE…]`.
+//! A node of a fleet: this program once more, as a process of its own.
 //!
 //! Says `ready`, waits for a line, sends so many requests with these attributes, a few at a time, and prints what
 //! became of them as JSON. Its clock is wrong by as much as it is told.
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use std::{env, fs, io};
 
+use tokio::process::Command;
 use tollgate::{Clock, Descriptor, Limiter, RedisStore, rules};
 
 /// How many requests are under way at once.
@@ -24,18 +25,38 @@ struct Tally {
     degraded: AtomicU64,
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let args: Vec<String> = env::args().skip(1).collect();
-    let [url, file, requests, off_us, attributes @ ..] = &args[..] else {
-        return Err("usage: fleet_node URL RULES REQUESTS CLOCK_OFF_US [NAME=VALUE…]".into());
+/// What a node is to do, in its environment: URL, rules, requests, how far its clock is off, attributes.
+const ORDERS: &str = "TOLLGATE_FLEET_NODE";
+/// No value contains it.
+const BETWEEN: char = '\u{1f}';
+
+/// The command that starts a node.
+pub(crate) fn command(orders: &[&str]) -> Command {
+    let mut command = Command::new(env::current_exe().expect("this program"));
+    command.args(["--exact", "node::is_what_it_was_told_to_be", "--quiet", "--nocapture"]);
+    command.env(ORDERS, orders.join(&BETWEEN.to_string()));
+    command
+}
+
+/// Nothing to do, unless the fleet started this process.
+#[tokio::test]
+async fn is_what_it_was_told_to_be() {
+    if let Ok(orders) = env::var(ORDERS) {
+        let orders: Vec<&str> = orders.split(BETWEEN).collect();
+        run(&orders).await.unwrap();
+    }
+}
+
+async fn run(orders: &[&str]) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let [url, file, requests, off_us, attributes @ ..] = orders else {
+        return Err("URL, rules, requests, clock and attributes were expected".into());
     };
     let rules = rules::parse(file, &fs::read_to_string(file)?)?;
     let redis = RedisStore::builder(url).deadline(DEADLINE).clock(Clock::system_off_by(off_us.parse()?));
     let store = redis.connect().await?;
     store.ready().await?;
     let limiter = Arc::new(Limiter::new(rules, store));
-    let attributes: Arc<[String]> = attributes.into();
+    let attributes: Arc<[String]> = attributes.iter().map(ToString::to_string).collect();
     let left = Arc::new(AtomicI64::new(requests.parse()?));
     let tally = Arc::new(Tally::default());
 
