@@ -4,7 +4,7 @@
 //! history, violations and plans live in the tables that `migrations/` describes, one set for each database.
 //!
 //! Both databases speak nearly the same SQL, and `$1` is a parameter in both, so most statements are written once and
-//! run by [`each!`] on whichever pool is open.
+//! run by `each!` on whichever pool is open.
 
 mod address;
 #[cfg(feature = "postgres")]
