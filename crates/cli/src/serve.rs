@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
         .with_writer(std::io::stderr)
         .with_ansi(terminal.colours_remarks())
         .init();
-    let config = Config { http: args.http, ready_file: args.ready_file.clone() };
+    let config = Config { ready_file: args.ready_file.clone(), ..Config::new(args.http) };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

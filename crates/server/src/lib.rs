@@ -8,7 +8,10 @@
 //! in flight. What arrives on the wire has its own types in `http`; they become core types there and nowhere else.
 
 mod http;
+mod kept;
+mod listen;
 mod server;
 
-pub use http::{App, DecisionBody, RulesHome};
+pub use http::{Access, App, DecisionBody, RulesHome, TokenError, Tokens};
+pub use listen::{Patience, TlsError, TlsFiles};
 pub use server::{Config, Server, ServerError};

@@ -4,35 +4,31 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
-use std::time::Duration;
+use std::sync::Arc;
 
 use axum::Router;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
-use tower::ServiceExt as _;
 
-use crate::http::{App, Peer, router};
+use crate::http::{App, router};
+use crate::listen::{Listener, Patience, TlsError, TlsFiles};
 
-/// Request heads beyond this are answered 431.
-const MAX_HEAD_BYTES: usize = 16 << 10;
-/// A client that has not sent its request's head by then is gone or hostile.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is in flight when the server is told to stop may take so long.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Where to listen.
+/// Where and how to listen.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The HTTP API; port 0 takes a free one.
     pub http: SocketAddr,
+    /// TLS on every listener.
+    pub tls: Option<TlsFiles>,
+    /// How much a listener bears.
+    pub patience: Patience,
     /// Written when every listener is up: `{"http": "127.0.0.1:41234"}`.
     pub ready_file: Option<PathBuf>,
+}
+
+impl Config {
+    /// The HTTP API there, and nothing else.
+    pub fn new(http: SocketAddr) -> Self {
+        Config { http, tls: None, patience: Patience::default(), ready_file: None }
+    }
 }
 
 /// Why the server could not start.
@@ -49,6 +45,12 @@ pub enum ServerError {
         /// Why.
         source: io::Error,
     },
+    /// The certificate or its key are of no use.
+    #[error("TLS cannot be served; look at --tls-cert, --tls-key and --tls-client-ca")]
+    Tls {
+        /// Why.
+        source: TlsError,
+    },
     /// The ready file could not be written.
     #[error("cannot write the ready file {}", path.display())]
     ReadyFile {
@@ -62,8 +64,7 @@ pub enum ServerError {
 /// Open listeners, not yet serving.
 #[derive(Debug)]
 pub struct Server {
-    http: TcpListener,
-    address: SocketAddr,
+    http: Listener,
     router: Router,
 }
 
@@ -72,71 +73,29 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// An address cannot be listened on, or the ready file not be written.
+    /// An address cannot be listened on, the certificate is of no use, or the ready file cannot be written.
     pub async fn bind(config: &Config, app: App) -> Result<Self, ServerError> {
+        let tls = config.tls.clone().map(TlsFiles::keep).transpose();
+        let tls = tls.map_err(|source| ServerError::Tls { source })?;
         let refused = |source| ServerError::Listen { what: "http", address: config.http, source };
-        let http = TcpListener::bind(config.http).await.map_err(refused)?;
-        let address = http.local_addr().map_err(refused)?;
+        let traffic = Arc::clone(app.traffic());
+        let http = Listener::bind(config.http, tls, config.patience, traffic).await.map_err(refused)?;
         if let Some(path) = &config.ready_file {
-            write_ready_file(path, address)
+            write_ready_file(path, http.address())
                 .map_err(|source| ServerError::ReadyFile { path: path.clone(), source })?;
         }
-        Ok(Server { http, address, router: router(app) })
+        Ok(Server { http, router: router(app) })
     }
 
     /// Where the HTTP API listens.
     pub const fn http(&self) -> SocketAddr {
-        self.address
+        self.http.address()
     }
 
     /// Serves until `stop` is done, then finishes what is in flight.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let connections = GracefulShutdown::new();
-        let mut stop = pin!(stop);
-        loop {
-            tokio::select! {
-                accepted = self.http.accept() => match accepted {
-                    Ok((stream, peer)) => serve(stream, Peer(peer), self.router.clone(), &connections),
-                    Err(error) => pause_after(&error).await,
-                },
-                () = &mut stop => break,
-            }
-        }
-        drop(self.http);
-        let open = connections.count();
-        tracing::info!(open, "stopping: finishing what is in flight");
-        if tokio::time::timeout(DRAIN_TIMEOUT, connections.shutdown()).await.is_err() {
-            tracing::warn!("some connections did not finish in time and were closed");
-        }
+        self.http.serve(self.router, stop).await;
     }
-}
-
-fn serve(stream: TcpStream, peer: Peer, router: Router, connections: &GracefulShutdown) {
-    // Answers are small and written at once; waiting to fill a packet only delays them.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "no TCP_NODELAY");
-    }
-    let service = router.map_request(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        request
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-    let connection = connections.watch(connection);
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "connection ended");
-        }
-    });
-}
-
-/// Out of descriptors, say: trying again at once would only burn the processor.
-async fn pause_after(error: &io::Error) {
-    tracing::warn!(%error, "cannot accept a connection");
-    tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
 /// Written beside and moved into place, so that whoever waits for the file never reads half of it.

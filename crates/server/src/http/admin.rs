@@ -1,4 +1,5 @@
-//! Who may see and change state: whoever sits on this machine, and no web page or proxy in their name.
+//! Who may see and change state: whoever shows a token; while none is set, whoever sits on this machine, and no web page
+//! or proxy in their name.
 //!
 //! Being on loopback is not enough. A web page can have its own name resolved to 127.0.0.1 and then ask in the
 //! visitor's browser, which the Host gives away; it can send a form here, which the Origin gives away; and a proxy
@@ -6,14 +7,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::extract::Request;
-use axum::http::header::{FORWARDED, HOST, ORIGIN, VIA};
+use axum::extract::{Request, State};
+use axum::http::header::{FORWARDED, HOST, ORIGIN, RETRY_AFTER, VIA, WWW_AUTHENTICATE};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 
 use super::problem::Problem;
+use super::tokens::{Role, Shown, Tokens};
 
 /// What proxies add, besides everything that begins with `x-forwarded`.
 const ADDED_BY_PROXIES: [HeaderName; 8] = [
@@ -36,7 +38,7 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 enum Stranger {
     #[error(
         "only callers on this machine may do this, and {0} is another; ask there, as in \
-         `ssh HOST curl http://127.0.0.1:8080/v1/rules`"
+         `ssh HOST curl http://127.0.0.1:8080/v1/rules`, or start the server with --admin-token-file"
     )]
     Elsewhere(IpAddr),
     #[error("nobody knows where this request comes from; ask over TCP on this machine")]
@@ -51,14 +53,82 @@ enum Stranger {
     Origin(String),
 }
 
-/// Lets through what comes from this machine.
-pub(super) async fn local_only(request: Request, next: Next) -> Result<Response, Problem> {
-    match look(&request) {
-        Ok(()) => Ok(next.run(request).await),
-        Err(stranger) => {
-            Err(Problem::new(StatusCode::UNAUTHORIZED, "not from this machine", stranger.to_string()))
+/// What the surfaces ask of their callers.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// Who may see and change state; without it, whoever is on this machine.
+    pub admin: Option<Tokens>,
+    /// Who may ask for decisions; without it, everybody. Tokens that may change state may ask as well.
+    pub check: Option<Tokens>,
+}
+
+/// POST, and yet only looks.
+const ONLY_LOOKS: [&str; 4] = ["/v1/explain", "/v1/replay", "/v1/rules/preview", "/v1/playground"];
+
+/// Lets through who may see or change state.
+pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
+    let Some(tokens) = &access.admin else {
+        return match look(&request) {
+            Ok(()) => next.run(request).await,
+            Err(stranger) => {
+                Problem::new(StatusCode::UNAUTHORIZED, "not from this machine", stranger.to_string())
+                    .into_response()
+            }
+        };
+    };
+    let needed = role_for(request.method(), request.uri().path());
+    match tokens.look(request.headers(), peer(&request)).await {
+        Shown::Known(role) if role >= needed => next.run(request).await,
+        Shown::Known(_) => {
+            let detail = "this token may only look; a change takes one that may write";
+            Problem::new(StatusCode::FORBIDDEN, "not with this token", detail).into_response()
         }
+        shown => unknown(shown),
     }
+}
+
+/// Lets through who may ask for decisions.
+pub(super) async fn guard_check(State(access): State<Access>, request: Request, next: Next) -> Response {
+    let Some(tokens) = &access.check else { return next.run(request).await };
+    let shown = tokens.look(request.headers(), peer(&request)).await;
+    if let Shown::Known(_) = shown {
+        return next.run(request).await;
+    }
+    let as_admin = match &access.admin {
+        Some(admin) => admin.look(request.headers(), peer(&request)).await,
+        None => Shown::Wrong,
+    };
+    match as_admin {
+        Shown::Known(Role::Write) => next.run(request).await,
+        _ => unknown(shown),
+    }
+}
+
+fn peer(request: &Request) -> Option<IpAddr> {
+    request.extensions().get().map(|Peer(peer)| peer.ip())
+}
+
+fn role_for(method: &Method, path: &str) -> Role {
+    let looks = method == Method::GET || method == Method::HEAD || ONLY_LOOKS.contains(&path);
+    if looks { Role::Read } else { Role::Write }
+}
+
+/// To a caller who showed no token, or none that is known.
+fn unknown(shown: Shown) -> Response {
+    if let Shown::Wait(wait) = shown {
+        let seconds = wait.ceil_secs().max(1);
+        let detail = format!("too many wrong tokens came from this address; wait {seconds} s");
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens", detail);
+        return ([(RETRY_AFTER, HeaderValue::from(seconds))], problem).into_response();
+    }
+    let (challenge, detail) = match shown {
+        Shown::None => ("Bearer", "send a token: `Authorization: Bearer …`"),
+        _ => {
+            ("Bearer error=\"invalid_token\"", "this token is not known here; look for it in the token file")
+        }
+    };
+    let problem = Problem::new(StatusCode::UNAUTHORIZED, "a token is needed", detail);
+    ([(WWW_AUTHENTICATE, HeaderValue::from_static(challenge))], problem).into_response()
 }
 
 fn look(request: &Request) -> Result<(), Stranger> {

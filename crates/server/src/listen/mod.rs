@@ -1,0 +1,280 @@
+//! One listener: accepts connections, so many and no more, and serves HTTP/1.1 and HTTP/2 on them, with TLS where it
+//! is asked for.
+//!
+//! Nobody is waited for without an end. A client has so long for its handshake and for the head of a request, a request
+//! has so long for its answer, and whoever comes when all places are taken is turned away at once: those who are being
+//! served do not notice.
+
+mod tls;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
+
+use crate::http::{Peer, Problem};
+use crate::kept::Kept;
+pub use tls::{TlsError, TlsFiles};
+
+/// Request heads beyond this are answered 431.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+/// Requests at once on one connection of HTTP/2.
+const MAX_STREAMS: u32 = 250;
+/// Streams that a client may open and take back before its connection is closed.
+const MAX_RESETS: usize = 100;
+
+/// How much a listener bears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// Connections at once; whoever comes then is turned away.
+    pub connections: usize,
+    /// For a TLS handshake.
+    pub handshake: Duration,
+    /// For the head of a request to arrive, also on a connection that was silent.
+    pub head: Duration,
+    /// For a request to be answered, its body included.
+    pub request: Duration,
+    /// For what is in flight when the server is told to stop.
+    pub drain: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience {
+            connections: 20_000,
+            handshake: Duration::from_secs(10),
+            head: Duration::from_secs(60),
+            request: Duration::from_secs(30),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What happened on the listeners.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// Connections accepted.
+    pub(crate) accepted: AtomicU64,
+    /// Connections turned away because all places were taken.
+    pub(crate) turned_away: AtomicU64,
+    /// Handshakes that failed or took too long.
+    pub(crate) handshakes_failed: AtomicU64,
+    /// Requests that panicked.
+    pub(crate) panics: AtomicU64,
+}
+
+/// An open listener.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+    tls: Option<Arc<Kept<Arc<ServerConfig>>>>,
+    patience: Patience,
+    traffic: Arc<Traffic>,
+}
+
+impl Listener {
+    pub(crate) async fn bind(
+        address: SocketAddr,
+        tls: Option<Arc<Kept<Arc<ServerConfig>>>>,
+        patience: Patience,
+        traffic: Arc<Traffic>,
+    ) -> io::Result<Self> {
+        let socket = TcpListener::bind(address).await?;
+        let address = socket.local_addr()?;
+        Ok(Listener { socket, address, tls, patience, traffic })
+    }
+
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is done, then finishes what is in flight.
+    pub(crate) async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
+        let connections = GracefulShutdown::new();
+        let places = Arc::new(Semaphore::new(self.patience.connections));
+        let mut stop = pin!(stop);
+        loop {
+            tokio::select! {
+                accepted = self.socket.accept() => match accepted {
+                    Ok((stream, peer)) => self.welcome(stream, Peer(peer), &router, &places, &connections),
+                    Err(error) => pause_after(&error).await,
+                },
+                () = &mut stop => break,
+            }
+        }
+        drop(self.socket);
+        tracing::info!(open = connections.count(), "stopping: finishing what is in flight");
+        if tokio::time::timeout(self.patience.drain, connections.shutdown()).await.is_err() {
+            tracing::warn!("some connections did not finish in time and were closed");
+        }
+    }
+
+    fn welcome(
+        &self,
+        stream: TcpStream,
+        peer: Peer,
+        router: &Router,
+        places: &Arc<Semaphore>,
+        connections: &GracefulShutdown,
+    ) {
+        let Ok(place) = Arc::clone(places).try_acquire_owned() else {
+            if self.traffic.turned_away.fetch_add(1, Ordering::Relaxed).is_power_of_two() {
+                let most = self.patience.connections;
+                tracing::warn!(most, "all places are taken: connections are turned away");
+            }
+            return;
+        };
+        self.traffic.accepted.fetch_add(1, Ordering::Relaxed);
+        // Answers are small and written at once; waiting to fill a packet only delays them.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "no TCP_NODELAY");
+        }
+        let connection = Connection {
+            peer,
+            router: router.clone(),
+            patience: self.patience,
+            traffic: Arc::clone(&self.traffic),
+            watcher: connections.watcher(),
+            _place: place,
+        };
+        match &self.tls {
+            None => drop(tokio::spawn(connection.serve(stream))),
+            Some(tls) => drop(tokio::spawn(connection.serve_tls(stream, Arc::clone(&tls.get())))),
+        }
+    }
+}
+
+/// What a connection needs for as long as it lasts.
+struct Connection {
+    peer: Peer,
+    router: Router,
+    patience: Patience,
+    traffic: Arc<Traffic>,
+    watcher: Watcher,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    async fn serve_tls(self, stream: TcpStream, tls: Arc<ServerConfig>) {
+        let handshake = TlsAcceptor::from(tls).accept(stream);
+        match tokio::time::timeout(self.patience.handshake, handshake).await {
+            Ok(Ok(stream)) => self.serve(stream).await,
+            failed => {
+                self.traffic.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+                if let Ok(Err(error)) = failed {
+                    tracing::debug!(%error, "no TLS");
+                }
+            }
+        }
+    }
+
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let Connection { peer, router, patience, traffic, watcher, _place } = self;
+        let answer = |request: Request<Incoming>| {
+            let request = request.map(Body::new);
+            answer(router.clone(), request, peer, patience.request, Arc::clone(&traffic))
+        };
+        let mut http = auto::Builder::new(TokioExecutor::new());
+        http.http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(patience.head)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .pipeline_flush(true);
+        http.http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(patience.head)
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_pending_accept_reset_streams(MAX_RESETS)
+            .max_local_error_reset_streams(MAX_RESETS)
+            .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX));
+        let connection = http.serve_connection(TokioIo::new(stream), service_fn(answer));
+        if let Err(error) = watcher.watch(connection).await {
+            tracing::debug!(%error, "connection ended");
+        }
+    }
+}
+
+/// The answer to one request, whatever becomes of it. A panic is a bug here, and that request's alone.
+async fn answer(
+    router: Router,
+    mut request: Request<Body>,
+    peer: Peer,
+    within: Duration,
+    traffic: Arc<Traffic>,
+) -> Result<Response, Infallible> {
+    request.extensions_mut().insert(peer);
+    let answered = AssertUnwindSafe(router.oneshot(request)).catch_unwind();
+    match tokio::time::timeout(within, answered).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(_)) => {
+            traffic.panics.fetch_add(1, Ordering::Relaxed);
+            let detail =
+                "this is a bug in tollgate, and the log has its trace; other requests are not affected";
+            Ok(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "something went wrong here", detail)
+                .into_response())
+        }
+        Err(_) => {
+            let detail = format!("a request has {} s, its body included", within.as_secs());
+            Ok(Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long", detail).into_response())
+        }
+    }
+}
+
+/// Out of descriptors, say: trying again at once would only burn the processor.
+async fn pause_after(error: &io::Error) {
+    tracing::warn!(%error, "cannot accept a connection");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+
+    use super::*;
+
+    async fn asked(router: Router) -> (StatusCode, Arc<Traffic>) {
+        let (peer, traffic) = (Peer("127.0.0.1:1".parse().unwrap()), Arc::new(Traffic::default()));
+        let request = Request::get("/").body(Body::empty()).unwrap();
+        let patience = Duration::from_secs(30);
+        let Ok(response) = answer(router, request, peer, patience, Arc::clone(&traffic)).await;
+        (response.status(), traffic)
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer_to_its_own_request() {
+        let panics = Router::new().route("/", get(async || -> &'static str { panic!("a bug") }));
+        let (status, traffic) = asked(panics).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(traffic.panics.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_without_an_end_is_answered_all_the_same() {
+        let hangs = Router::new().route("/", get(async || std::future::pending::<&'static str>().await));
+        assert_eq!(asked(hangs).await.0, StatusCode::REQUEST_TIMEOUT);
+    }
+}

@@ -1,0 +1,105 @@
+//! Clients that are slow, that come in numbers, or send too much.
+
+use tokio::io::AsyncWriteExt as _;
+use tollgate_server::Patience;
+use tollgate_tests::poll::until;
+
+use crate::server::{Options, Running, check, impatient, read_to_end};
+
+#[tokio::test]
+async fn whoever_does_not_finish_the_head_of_a_request_is_cut_off_and_others_are_served() {
+    let server = Running::start(Options { patience: impatient(), ..Options::default() }).await;
+    let mut slow = Vec::new();
+    for _ in 0..50 {
+        let mut stream = server.connect().await;
+        stream.write_all(b"POST /v1/check HTTP/1.1\r\nhost: loc").await.unwrap();
+        slow.push(stream);
+    }
+    assert!(server.serves().await);
+    for mut stream in slow {
+        read_to_end(&mut stream).await;
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_answered_408() {
+    let server = Running::start(Options { patience: impatient(), ..Options::default() }).await;
+    let mut stream = server.connect().await;
+    stream
+        .write_all(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        .await
+        .unwrap();
+    let answer = read_to_end(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(
+        answer.contains("application/problem+json") && answer.contains("the request took too long"),
+        "{answer}"
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn beyond_the_places_connections_are_turned_away_and_a_place_that_is_left_is_given_away() {
+    let patience = Patience { connections: 3, ..Patience::default() };
+    let server = Running::start(Options { patience, ..Options::default() }).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut stream = server.connect().await;
+        let request = check("").replace("connection: close\r\n", "");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        held.push(stream);
+    }
+    assert_eq!(server.ask(&check("")).await, "", "turned away without a word");
+    held.pop();
+    until("the place to be free", async || server.serves().await.then_some(())).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn heads_beyond_16_kib_are_431_and_bodies_beyond_64_kib_are_413() {
+    let server = Running::start(Options::default()).await;
+    // Just as much as is too much: what is left unread when it hangs up could cost us the answer.
+    let mut head = "POST /v1/check HTTP/1.1\r\nhost: localhost\r\nx-long: ".to_owned();
+    head.push_str(&"a".repeat((16 << 10) - head.len()));
+    let answer = server.ask(&head).await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let body = format!(r#"{{"attributes": {{"user_id": "{}"}}}}"#, "a".repeat(64 << 10));
+    let request = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = server.ask(&request).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    assert!(server.serves().await);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_no_http_is_refused_and_harms_nobody() {
+    let server = Running::start(Options::default()).await;
+    for garbage in [
+        "\0\0\0\0",
+        "GET\r\n\r\n",
+        "*1000000000\r\n",
+        "\u{16}\u{3}\u{1}",
+        "GET / HTTP/1.1\r\nno colon\r\n\r\n",
+    ] {
+        let mut stream = server.connect().await;
+        stream.write_all(garbage.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let answer = read_to_end(&mut stream).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{garbage:?}: {answer}");
+    }
+    let smuggled = "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut stream = server.connect().await;
+    stream.write_all(smuggled.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let answer = read_to_end(&mut stream).await;
+    assert!(!answer.contains("\r\n\r\nok\n"), "the second request was never one: {answer}");
+    assert!(server.serves().await);
+    server.stop().await;
+}

@@ -1,0 +1,109 @@
+//! HTTP/2: requests side by side, and clients that open streams only to take them back.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::AsyncWriteExt as _;
+use tollgate_tests::poll::until;
+
+use crate::server::{Options, Running, read_to_end};
+
+fn check() -> Request<Full<Bytes>> {
+    let body = Full::from(r#"{"attributes": {"user_id": "42"}}"#);
+    Request::post("http://localhost/v1/check").body(body).unwrap()
+}
+
+/// A connection, and whether it is still there.
+async fn connect(server: &Running) -> (SendRequest<Full<Bytes>>, tokio::task::JoinHandle<()>) {
+    let stream = TokioIo::new(server.connect().await);
+    let (send, connection) = handshake(TokioExecutor::new(), stream).await.unwrap();
+    (send, tokio::spawn(async move { drop(connection.await) }))
+}
+
+#[tokio::test]
+async fn many_checks_go_side_by_side_over_one_connection() {
+    let server = Running::start(Options::default()).await;
+    let (mut send, _connection) = connect(&server).await;
+    let mut answers = Vec::new();
+    for _ in 0..100 {
+        send.ready().await.unwrap();
+        answers.push(send.send_request(check()));
+    }
+    for answer in answers {
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert!(answer.headers().contains_key("x-ratelimit-remaining"));
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.starts_with(br#"{"allowed":true"#));
+    }
+    drop(send);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_keeps_taking_streams_back_is_cut_off_and_others_are_served() {
+    let server = Running::start(Options::default()).await;
+    // By hand: a client of hyper's would not reset a stream before the server has seen it.
+    let mut stream = server.connect().await;
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    stream.write_all(&frame(0x4, 0, 0, &[])).await.unwrap();
+    // :method GET, :scheme http, :path /, :authority from the static table
+    let head = [0x82, 0x86, 0x84, 0x41, 0x09, b'l', b'o', b'c', b'a', b'l', b'h', b'o', b's', b't'];
+    let mut flood = Vec::new();
+    for number in 0..5_000_u32 {
+        flood.extend(frame(0x1, 0x5, 2 * number + 1, &head));
+        flood.extend(frame(0x3, 0, 2 * number + 1, &8_u32.to_be_bytes()));
+    }
+    let (mut from, mut to) = stream.split();
+    let sent = async {
+        let _ = to.write_all(&flood).await; // it may hang up before it has read all
+    };
+    let (answer, ()) = tokio::join!(read_to_end(&mut from), sent);
+    assert!(!answer.is_empty(), "it said goodbye");
+    assert!(server.serves().await);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_head_without_an_end_is_cut_off() {
+    let server = Running::start(Options::default()).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    stream.write_all(&frame(0x4, 0, 0, &[])).await.unwrap();
+    // HEADERS that does not end, and CONTINUATION after CONTINUATION: literal fields of 4 KiB, never indexed.
+    let mut field = vec![0x10, 0x01, b'x', 0x7f, 0x81, 0x1f];
+    field.extend(vec![b'a'; 4096]);
+    let mut flood = frame(0x1, 0, 1, &[0x82, 0x86, 0x84]);
+    for _ in 0..2_000 {
+        flood.extend(frame(0x9, 0, 1, &field));
+    }
+    let (mut from, mut to) = stream.split();
+    let sent = async {
+        let _ = to.write_all(&flood).await;
+    };
+    let ((), ()) = tokio::join!(async { drop(read_to_end(&mut from).await) }, sent);
+    assert!(server.serves().await);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_lets_streams_finish_and_closes_the_connection() {
+    let server = Running::start(Options::default()).await;
+    let (mut send, connection) = connect(&server).await;
+    assert_eq!(send.send_request(check()).await.unwrap().status(), StatusCode::OK);
+    server.stop().await;
+    tokio::time::timeout(Duration::from_secs(20), connection).await.expect("it is closed").unwrap();
+    until("the sender to notice", async || send.is_closed().then_some(())).await;
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = vec![length[1], length[2], length[3], kind, flags];
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}

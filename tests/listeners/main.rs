@@ -1,0 +1,9 @@
+//! A server among clients that are slow, greedy, hostile or strangers: FAULTS.md "Listeners" and "Input".
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod access;
+mod floods;
+mod http2;
+mod server;
+mod tls;

@@ -1,0 +1,107 @@
+//! A server in this process, and raw bytes to talk to it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tollgate::{AnyStore, Limiter, MemoryStore, rules};
+use tollgate_server::{Access, App, Config, Patience, RulesHome, Server, TlsFiles};
+use tollgate_tests::poll::PATIENCE;
+
+const RULES: &str = r#"
+rules:
+  - { name: per-user, key: "user:{user_id}", limit: 1000000/s }
+"#;
+
+/// A server on a free port of this machine.
+pub struct Running {
+    pub address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+/// How to start it.
+#[derive(Default)]
+pub struct Options {
+    pub tls: Option<TlsFiles>,
+    pub access: Access,
+    pub patience: Patience,
+}
+
+impl Running {
+    pub async fn start(options: Options) -> Self {
+        let store = AnyStore::from(MemoryStore::new());
+        let limiter = Limiter::new(rules::parse("rules.yaml", RULES).unwrap(), store);
+        let app =
+            App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned())).with_access(options.access);
+        let config = Config {
+            tls: options.tls,
+            patience: options.patience,
+            ..Config::new("127.0.0.1:0".parse().unwrap())
+        };
+        let server = Server::bind(&config, app).await.unwrap();
+        let address = server.http();
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(server.run(async { drop(stopped.await) }));
+        Running { address, stop, task }
+    }
+
+    pub async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// One request on a connection of its own, and the whole answer.
+    pub async fn ask(&self, request: &str) -> String {
+        ask(self.connect().await, request).await
+    }
+
+    /// Whether an ordinary check is answered.
+    pub async fn serves(&self) -> bool {
+        self.ask(&check("")).await.starts_with("HTTP/1.1 200 OK")
+    }
+
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.task.await.unwrap();
+    }
+}
+
+/// A check, with further lines in its head.
+pub fn check(head: &str) -> String {
+    let body = r#"{"attributes": {"user_id": "42"}}"#;
+    let length = body.len();
+    format!(
+        "POST /v1/check HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{head}content-length: {length}\r\n\r\n{body}"
+    )
+}
+
+pub async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> String {
+    // A server that has answered already may have hung up.
+    let _ = stream.write_all(request.as_bytes()).await;
+    read_to_end(&mut stream).await
+}
+
+/// Everything that comes until the other side hangs up.
+pub async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut answer = Vec::new();
+    let read = async {
+        let mut chunk = [0; 4096];
+        // A connection that is cut is at its end too.
+        while let Ok(count @ 1..) = stream.read(&mut chunk).await {
+            answer.extend_from_slice(&chunk[..count]);
+        }
+    };
+    timeout(PATIENCE, read).await.expect("the server hangs up");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// A server that loses patience soon.
+pub fn impatient() -> Patience {
+    let soon = Duration::from_millis(300);
+    Patience { handshake: soon, head: soon, request: soon, drain: soon, ..Patience::default() }
+}
