@@ -15,6 +15,7 @@ async fn whoever_does_not_finish_the_head_of_a_request_is_cut_off_and_others_are
         stream.write_all(b"POST /v1/check HTTP/1.1\r\nhost: loc").await.unwrap();
         slow.push(stream);
     }
+    slow.push(server.connect().await); // and one that says nothing at all
     assert!(server.serves().await);
     for mut stream in slow {
         read_to_end(&mut stream).await;

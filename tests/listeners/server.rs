@@ -19,22 +19,22 @@ rules:
 "#;
 
 /// A server on a free port of this machine.
-pub struct Running {
-    pub address: SocketAddr,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 /// How to start it.
 #[derive(Default)]
-pub struct Options {
-    pub tls: Option<TlsFiles>,
-    pub access: Access,
-    pub patience: Patience,
+pub(crate) struct Options {
+    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) access: Access,
+    pub(crate) patience: Patience,
 }
 
 impl Running {
-    pub async fn start(options: Options) -> Self {
+    pub(crate) async fn start(options: Options) -> Self {
         let store = AnyStore::from(MemoryStore::new());
         let limiter = Limiter::new(rules::parse("rules.yaml", RULES).unwrap(), store);
         let app =
@@ -51,28 +51,28 @@ impl Running {
         Running { address, stop, task }
     }
 
-    pub async fn connect(&self) -> TcpStream {
+    pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
     }
 
     /// One request on a connection of its own, and the whole answer.
-    pub async fn ask(&self, request: &str) -> String {
+    pub(crate) async fn ask(&self, request: &str) -> String {
         ask(self.connect().await, request).await
     }
 
     /// Whether an ordinary check is answered.
-    pub async fn serves(&self) -> bool {
+    pub(crate) async fn serves(&self) -> bool {
         self.ask(&check("")).await.starts_with("HTTP/1.1 200 OK")
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
         self.task.await.unwrap();
     }
 }
 
 /// A check, with further lines in its head.
-pub fn check(head: &str) -> String {
+pub(crate) fn check(head: &str) -> String {
     let body = r#"{"attributes": {"user_id": "42"}}"#;
     let length = body.len();
     format!(
@@ -80,14 +80,14 @@ pub fn check(head: &str) -> String {
     )
 }
 
-pub async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> String {
+pub(crate) async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> String {
     // A server that has answered already may have hung up.
     let _ = stream.write_all(request.as_bytes()).await;
     read_to_end(&mut stream).await
 }
 
 /// Everything that comes until the other side hangs up.
-pub async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> String {
+pub(crate) async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut answer = Vec::new();
     let read = async {
         let mut chunk = [0; 4096];
@@ -101,7 +101,7 @@ pub async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> String {
 }
 
 /// A server that loses patience soon.
-pub fn impatient() -> Patience {
+pub(crate) fn impatient() -> Patience {
     let soon = Duration::from_millis(300);
     Patience { handshake: soon, head: soon, request: soon, drain: soon, ..Patience::default() }
 }

@@ -24,9 +24,9 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -91,7 +91,7 @@ pub(crate) struct Traffic {
 pub(crate) struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    tls: Option<Arc<Kept<Arc<ServerConfig>>>>,
+    tls: Option<Arc<Kept<ServerConfig>>>,
     patience: Patience,
     traffic: Arc<Traffic>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Listener {
 impl Listener {
     pub(crate) async fn bind(
         address: SocketAddr,
-        tls: Option<Arc<Kept<Arc<ServerConfig>>>>,
+        tls: Option<Arc<Kept<ServerConfig>>>,
         patience: Patience,
         traffic: Arc<Traffic>,
     ) -> io::Result<Self> {
@@ -158,12 +158,15 @@ impl Listener {
             router: router.clone(),
             patience: self.patience,
             traffic: Arc::clone(&self.traffic),
-            watcher: connections.watcher(),
             _place: place,
         };
+        let watcher = connections.watcher();
         match &self.tls {
-            None => drop(tokio::spawn(connection.serve(stream))),
-            Some(tls) => drop(tokio::spawn(connection.serve_tls(stream, Arc::clone(&tls.get())))),
+            None => drop(tokio::spawn(connection.serve_plain(stream, watcher))),
+            Some(tls) => {
+                let tls = Arc::clone(&tls.get());
+                drop(tokio::spawn(connection.serve_tls(stream, tls, watcher)));
+            }
         }
     }
 }
@@ -174,15 +177,27 @@ struct Connection {
     router: Router,
     patience: Patience,
     traffic: Arc<Traffic>,
-    watcher: Watcher,
     _place: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    async fn serve_tls(self, stream: TcpStream, tls: Arc<ServerConfig>) {
+    /// Without TLS nobody says which version it is to be; HTTP/2 begins with what no request of HTTP/1 begins with.
+    async fn serve_plain(self, stream: TcpStream, watcher: Watcher) {
+        let mut begin = [0; 4];
+        match tokio::time::timeout(self.patience.head, stream.peek(&mut begin)).await {
+            Ok(Ok(4)) if begin == *b"PRI " => self.serve_http2(stream, watcher).await,
+            Ok(Ok(1..)) => self.serve_http1(stream, watcher).await,
+            _ => tracing::debug!("a connection ended without a request"),
+        }
+    }
+
+    async fn serve_tls(self, stream: TcpStream, tls: Arc<ServerConfig>, watcher: Watcher) {
         let handshake = TlsAcceptor::from(tls).accept(stream);
         match tokio::time::timeout(self.patience.handshake, handshake).await {
-            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
+                self.serve_http2(stream, watcher).await;
+            }
+            Ok(Ok(stream)) => self.serve_http1(stream, watcher).await,
             failed => {
                 self.traffic.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 if let Ok(Err(error)) = failed {
@@ -192,29 +207,48 @@ impl Connection {
         }
     }
 
-    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Connection { peer, router, patience, traffic, watcher, _place } = self;
-        let answer = |request: Request<Incoming>| {
-            let request = request.map(Body::new);
-            answer(router.clone(), request, peer, patience.request, Arc::clone(&traffic))
-        };
-        let mut http = auto::Builder::new(TokioExecutor::new());
-        http.http1()
+    async fn serve_http1(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        watcher: Watcher,
+    ) {
+        let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(patience.head)
+            .header_read_timeout(self.patience.head)
             .max_buf_size(MAX_HEAD_BYTES)
-            .pipeline_flush(true);
-        http.http2()
+            .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request)));
+        ended(watcher.watch(connection).await);
+    }
+
+    async fn serve_http2(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        watcher: Watcher,
+    ) {
+        let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .keep_alive_interval(patience.head)
+            .keep_alive_interval(self.patience.head)
             .max_concurrent_streams(MAX_STREAMS)
             .max_pending_accept_reset_streams(MAX_RESETS)
             .max_local_error_reset_streams(MAX_RESETS)
-            .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX));
-        let connection = http.serve_connection(TokioIo::new(stream), service_fn(answer));
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%error, "connection ended");
-        }
+            .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
+            .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request)));
+        ended(watcher.watch(connection).await);
+    }
+
+    /// What becomes of a request.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
+        let request = request.map(Body::new);
+        answer(self.router.clone(), request, self.peer, self.patience.request, Arc::clone(&self.traffic))
+    }
+}
+
+fn ended(how: hyper::Result<()>) {
+    if let Err(error) = how {
+        tracing::debug!(%error, "connection ended");
     }
 }
 

@@ -65,10 +65,10 @@ pub enum TlsError {
 
 impl TlsFiles {
     /// Reads the files, now and whenever they change.
-    pub(crate) fn keep(self) -> Result<Arc<Kept<Arc<ServerConfig>>>, TlsError> {
+    pub(crate) fn keep(self) -> Result<Arc<Kept<ServerConfig>>, TlsError> {
         let mut files = vec![self.certificate.clone(), self.key.clone()];
         files.extend(self.client_ca.clone());
-        Kept::new("TLS", files, move || self.load().map(Arc::new))
+        Kept::new("TLS", files, move || self.load())
     }
 
     fn load(&self) -> Result<ServerConfig, TlsError> {
