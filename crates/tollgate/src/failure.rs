@@ -22,7 +22,7 @@ use crate::store::{Bounds, MemoryStore, Store, StoreError};
 /// When to ask again whether a closed rule's store is back.
 const ASK_AGAIN: Micros = Micros::new(1_000_000);
 const POLICIES: [FailurePolicy; 3] = [FailurePolicy::Open, FailurePolicy::Closed, FailurePolicy::Local];
-const REASONS: [&str; 4] = ["timeout", "unreachable", "overloaded", "rejected"];
+const REASONS: [&str; 4] = StoreError::REASONS;
 
 /// Decides without the store.
 #[derive(Debug)]

@@ -28,6 +28,7 @@ mod failure;
 mod gate;
 pub mod json;
 mod limiter;
+mod meter;
 pub mod plans;
 pub mod replay;
 pub mod rules;
@@ -41,6 +42,7 @@ pub use clock::Clock;
 pub use failure::DegradedCount;
 pub use gate::Gate;
 pub use limiter::{Answer, Explanation, Limiter, Snapshot};
+pub use meter::{CLASSES_US, Histogram, HistogramCounts, StoreCalls};
 pub use plans::Plans;
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisBuilder, RedisConfigError, RedisStats, RedisStore};

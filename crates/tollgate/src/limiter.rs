@@ -14,6 +14,7 @@ use tollgate_core::{
 use crate::audit::Violations;
 use crate::clock::Clock;
 use crate::failure::{DegradedCount, Failure};
+use crate::meter::{StoreCalls, StoreMeter};
 use crate::plans::Plans;
 use crate::store::{AnyStore, Store, StoreError};
 
@@ -43,6 +44,7 @@ pub struct Limiter<S = AnyStore> {
     rules: ArcSwap<RuleSet>,
     store: S,
     failure: Failure,
+    meter: StoreMeter,
     violations: Option<Violations>,
     plans: Option<Plans>,
 }
@@ -85,6 +87,7 @@ impl<S: Store> Limiter<S> {
             rules: ArcSwap::new(rules.into()),
             store,
             failure: Failure::new(NonZeroU32::MIN),
+            meter: StoreMeter::default(),
             violations: None,
             plans: None,
         }
@@ -245,11 +248,16 @@ impl<S: Store> Limiter<S> {
             Ruling::Limited(limited) => limited,
         };
         let mut verdicts = Verdicts::new();
+        // Nobody waits for a store in memory: its calls are not worth two looks at the clock.
+        let began = (!self.store.answers_at_once()).then(|| self.clock().now());
         let asked = match verb {
             Verb::Check => self.store.charge(&limited.hits, &mut verdicts).await,
             Verb::Peek => self.store.peek(&limited.hits, &mut verdicts).await,
             Verb::Refund => self.store.refund(&limited.hits, &mut verdicts).await,
         };
+        if let Some(began) = began {
+            self.meter.note(began, self.clock().now(), &asked);
+        }
         match asked {
             Ok(at) => Ok((Decision::strictest(rules, limited, &verdicts), at)),
             Err(error) => Err((limited, error)),
@@ -313,6 +321,11 @@ impl<S: Store> Limiter<S> {
     /// How many decisions were made without the store, by policy and reason.
     pub fn degraded_decisions(&self) -> Vec<DegradedCount> {
         self.failure.counts()
+    }
+
+    /// How calls to the store went.
+    pub fn store_calls(&self) -> StoreCalls {
+        self.meter.calls()
     }
 
     /// The store.

@@ -129,6 +129,9 @@ const REJECTIONS: [&str; 14] = [
 ];
 
 impl StoreError {
+    /// Every word that [`reason`](Self::reason) has.
+    pub const REASONS: [&str; 4] = ["timeout", "unreachable", "overloaded", "rejected"];
+
     /// A store that refused with this word; anything but the usual words counts as `ERR`.
     #[cfg(feature = "redis")]
     pub(crate) fn rejected(code: &str) -> Self {
