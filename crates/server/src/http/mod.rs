@@ -1,6 +1,7 @@
 //! The HTTP API: from bytes to a decision and back, and whatever an operator asks.
 
 mod admin;
+mod authz;
 mod body;
 mod check;
 mod json_path;
@@ -15,10 +16,11 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use tollgate::audit::ViolationLog;
+use tollgate::core::HeaderForm;
 use tollgate::{AnyStore, Limiter};
-use tollgate_tower::DecisionIds;
+use tollgate_tower::{DecisionIds, Identify};
 
 pub(crate) use admin::Peer;
 pub use body::DecisionBody;
@@ -33,13 +35,22 @@ pub struct App {
     ids: Arc<DecisionIds>,
     rules: Arc<RulesHome>,
     violations: Arc<Option<ViolationLog>>,
+    headers: Arc<HeaderForm>,
+    gate: Arc<authz::Gate>,
 }
 
 impl App {
     /// An application over a limiter, with rules from wherever they are kept.
     pub fn new(limiter: Arc<Limiter<AnyStore>>, rules: RulesHome) -> Self {
         let ids = Arc::new(DecisionIds::new());
-        App { limiter, ids, rules: Arc::new(rules), violations: Arc::new(None) }
+        App {
+            limiter,
+            ids,
+            rules: Arc::new(rules),
+            violations: Arc::new(None),
+            headers: Arc::new(HeaderForm::DEFAULT),
+            gate: Arc::new(authz::Gate::default()),
+        }
     }
 
     /// The same with violations to look at.
@@ -47,12 +58,25 @@ impl App {
     pub fn with_violations(self, log: ViolationLog) -> Self {
         App { violations: Arc::new(Some(log)), ..self }
     }
+
+    /// The same with another form of the headers that tell about limits.
+    #[must_use]
+    pub fn with_headers(self, form: HeaderForm) -> Self {
+        App { headers: Arc::new(form), ..self }
+    }
+
+    /// The same with forward-auth that identifies requests like this.
+    #[must_use]
+    pub fn with_identify(self, identify: Identify) -> Self {
+        App { gate: Arc::new(authz::Gate::new(identify)), ..self }
+    }
 }
 
 pub(crate) fn router(app: App) -> Router {
     Router::new()
         .route("/v1/check", post(check::check))
         .route("/v1/peek", post(check::peek))
+        .route("/v1/authz", any(authz::authz))
         .route("/livez", get(async || "ok\n"))
         .merge(admin())
         .fallback(async |uri: Uri| Problem::not_found(&uri))
