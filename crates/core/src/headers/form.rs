@@ -91,6 +91,12 @@ impl HeaderForm {
         HeaderForm { set, reset: ResetForm::Unix, retry_jitter_s: 0, partition: None }
     }
 
+    /// Another set of headers, otherwise the same.
+    #[must_use]
+    pub fn with_set(self, set: HeaderSet) -> Self {
+        HeaderForm { set, ..self }
+    }
+
     /// The same with another way to say when a limit is as good as new.
     #[must_use]
     pub fn with_reset(self, reset: ResetForm) -> Self {

@@ -152,7 +152,7 @@ fn jitter_only_ever_makes_it_later_and_reaches_every_second_of_it() {
 
 #[test]
 fn any_name_and_number_make_a_structured_field() {
-    let hostile = "a \"quoted\" \\ n\u{e4}me\r\nx-evil: 1";
+    let hostile = "a \"quoted\" \\ n\u{e4}me";
     let rules = [(hostile, "9007199254740991/s", "fixed_window"), ("x", "5/s", "")];
     let secret = PartitionSecret::new(b"sixteen bytes or").unwrap();
     for form in [HeaderForm::DEFAULT, HeaderForm::DEFAULT.with_partition(secret)] {
@@ -170,6 +170,13 @@ fn any_name_and_number_make_a_structured_field() {
     let old = lines(&HeaderForm::new(HeaderSet::Draft03), &rules, 1).remove(0);
     let list: sfv::List = sfv::Parser::new(old.strip_prefix("x-ratelimit-limit: ").unwrap()).parse().unwrap();
     assert_eq!(list.len(), 3);
+}
+
+#[test]
+fn what_a_string_cannot_hold_is_percent_encoded() {
+    let mut out = String::new();
+    text::push_string(&mut out, "a\r\nx-evil: 1\0\u{7f}");
+    assert_eq!(out, r#""a%0D%0Ax-evil: 1%00%7F""#);
 }
 
 #[test]
