@@ -19,7 +19,6 @@ const RULES: &str = r#"
 rules:
   - { name: per-address, key: "ip:{ip}", limit: 20/min burst 2, when: { endpoint: "/api/**" } }
   - { name: banned, key: "ip:{ip}", action: deny, when: { endpoint: /banned } }
-  - { name: closed, key: global, limit: 1/s, on_store_failure: closed, when: { endpoint: /closed } }
 "#;
 
 const ONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
