@@ -99,7 +99,22 @@ fn every_rust_snippet_is_compiled() {
 
 #[test]
 fn every_block_says_what_it_is() {
-    let known = ["", "console", "json", "jsonl", "rust", "sh", "sql", "text", "toml", "yaml"];
+    let known = [
+        "",
+        "caddyfile",
+        "console",
+        "haproxy",
+        "json",
+        "jsonl",
+        "lua",
+        "nginx",
+        "rust",
+        "sh",
+        "sql",
+        "text",
+        "toml",
+        "yaml",
+    ];
     for page in Page::all() {
         for block in page.all_blocks() {
             let place = page.place(block.first);

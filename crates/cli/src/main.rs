@@ -4,9 +4,12 @@ mod beside;
 mod check;
 mod client;
 mod completions;
+mod config;
 mod data;
 mod doctor;
 mod explain;
+mod greet;
+mod listen;
 mod load;
 mod progress;
 mod replay;
@@ -17,14 +20,16 @@ mod source;
 mod store;
 mod summary;
 mod table;
+mod telemetry;
 mod terminal;
 mod violations;
 mod words;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use config::Config;
 use terminal::{Color, Terminal};
 
 #[global_allocator]
@@ -60,14 +65,17 @@ enum Command {
     Doctor(doctor::Args),
     /// List refusals on record, newest first
     Violations(violations::Args),
+    /// Check tollgate.toml, show what is in effect
+    Config(config::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let given = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&given).unwrap_or_else(|error| error.exit());
     let mut terminal = Terminal::new(cli.color);
-    run(cli.command, &mut terminal).unwrap_or_else(|error| {
+    run(cli.command, given.subcommand().map(|(_, given)| given), &mut terminal).unwrap_or_else(|error| {
         if terminal::is_closed_pipe(&error) {
             return ExitCode::SUCCESS; // whoever read our output has seen enough
         }
@@ -76,16 +84,29 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(command: Option<Command>, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+fn run(
+    command: Option<Command>,
+    given: Option<&ArgMatches>,
+    terminal: &mut Terminal,
+) -> anyhow::Result<ExitCode> {
+    // Where a flag was said counts for what has a file, too.
+    match (command, given) {
+        (Some(Command::Serve(_)), Some(given)) => serve::run(Config::of(given)?, terminal),
+        (Some(Command::Config(args)), Some(given)) => config::run(&args, given, terminal),
+        (Some(command), _) => obey(command, terminal),
+        (None, _) => serve::run(Config::of_environment()?, terminal),
+    }
+}
+
+fn obey(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     match command {
-        Some(Command::Serve(args)) => serve::run(&args, terminal),
-        Some(Command::Check(args)) => check::run(&args, terminal),
-        Some(Command::Rules(args)) => rules::run(&args, terminal),
-        Some(Command::Replay(args)) => replay::run(&args, terminal),
-        Some(Command::Explain(args)) => explain::run(&args, terminal),
-        Some(Command::Doctor(args)) => doctor::run(&args, terminal),
-        Some(Command::Violations(args)) => violations::run(&args, terminal),
-        Some(Command::Completions(args)) => completions::run(&args, terminal),
-        None => serve::run(&serve::Args::from_environment(), terminal),
+        Command::Check(args) => check::run(&args, terminal),
+        Command::Rules(args) => rules::run(&args, terminal),
+        Command::Replay(args) => replay::run(&args, terminal),
+        Command::Explain(args) => explain::run(&args, terminal),
+        Command::Doctor(args) => doctor::run(&args, terminal),
+        Command::Violations(args) => violations::run(&args, terminal),
+        Command::Completions(args) => completions::run(&args, terminal),
+        Command::Serve(_) | Command::Config(_) => unreachable!("they have words of their own"),
     }
 }

@@ -1,22 +1,22 @@
 //! `tollgate serve`: decisions over HTTP.
 
-use std::io::Write as _;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use clap::Parser as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tollgate::{Limiter, RuleSet};
-use tollgate_server::{App, Config, Server};
-use tracing_subscriber::EnvFilter;
+use tollgate::Limiter;
+use tollgate_server::{App, Server};
 
 use crate::beside::BesideArgs;
+use crate::config::Config;
+use crate::greet::{FirstScreen, Trial};
+use crate::listen::ListenArgs;
 use crate::source::SourceArgs;
 use crate::store::{FleetArgs, StoreArgs};
-use crate::terminal::{Terminal, Tone};
+use crate::telemetry::TelemetryArgs;
+use crate::terminal::Terminal;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -28,34 +28,22 @@ pub(crate) struct Args {
     fleet: FleetArgs,
     #[command(flatten)]
     beside: BesideArgs,
-    /// Where the HTTP API listens; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080")]
-    http: SocketAddr,
-    /// Write the addresses here, as JSON, when every listener is up
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_READY_FILE")]
-    ready_file: Option<PathBuf>,
+    #[command(flatten)]
+    listen: ListenArgs,
+    #[command(flatten)]
+    telemetry: TelemetryArgs,
+    /// Everything above as a file [default: tollgate.toml in the working directory, if it is there]
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
+    config: Option<PathBuf>,
 }
 
-impl Args {
-    /// What `tollgate` without arguments means: the defaults and the environment.
-    pub(crate) fn from_environment() -> Self {
-        #[derive(clap::Parser)]
-        struct Alone {
-            #[command(flatten)]
-            args: Args,
-        }
-        Alone::parse_from(["tollgate serve"]).args
-    }
-}
-
-pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let filter = EnvFilter::try_from_env("TOLLGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(terminal.colours_remarks())
-        .init();
-    let config = Config { ready_file: args.ready_file.clone(), ..Config::new(args.http) };
+/// Serves until it is told to stop.
+///
+/// # Errors
+///
+/// Rules, store or listeners are not as configured.
+pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let args = &config.serve;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -63,80 +51,48 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
     runtime.block_on(async {
         // Signals are caught before anybody is told that the server is up.
         let signals = Signals::catch().context("cannot catch signals")?;
+        let telemetry = args.telemetry.start(terminal)?;
+        let listen = args.listen.config(telemetry.observe.clone())?;
         let source = args.rules.open().await?;
-        let hint = Hint::of(&source.rules);
-        let shown = format!("{}, {} rules", source.shown, source.rules.rules().len());
+        let rules = format!("{}, {} rules", source.shown, source.rules.rules().len());
         let store = args.store.open().await?;
         let beside = args.beside.open(source.database(), &source.rules)?;
-        let limiter = Limiter::new(source.rules, store).with_nodes(args.fleet.nodes);
+        let set = Arc::new(source.rules);
+        let trial = Trial::of(&set).await;
+        let limiter = Limiter::new(set, store).with_nodes(args.fleet.nodes);
         let limiter = Arc::new(match &beside {
             Some(beside) => beside.equip(limiter),
             None => limiter,
         });
-        let mut app = App::new(Arc::clone(&limiter), source.home);
+        let mut app = App::new(Arc::clone(&limiter), source.home)
+            .with_access(args.listen.access()?)
+            .with_identify(config.identify)
+            .with_headers(config.headers);
         if let Some(beside) = &beside {
             app = app.with_violations(beside.log().clone());
         }
         if let Some(follower) = source.follower {
             tokio::spawn(follower.run(limiter));
         }
-        let server = Server::bind(&config, app).await?;
-        if let Err(error) = greet(&shown, &args.store.shown(), hint, server.http(), terminal) {
+        let server = Server::bind(&listen, app).await?;
+        let screen = FirstScreen {
+            http: server.http(),
+            rules,
+            store: args.store.shown(),
+            config: config.file.as_deref(),
+            trial: trial.as_ref(),
+        };
+        if let Err(error) = screen.print(terminal) {
             tracing::debug!(%error, "nobody reads the first screen"); // which is no reason not to serve
         }
         server.run(signals.stop()).await;
         if let Some(beside) = beside {
             beside.close().await;
         }
+        telemetry.close().await;
         anyhow::Ok(())
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// What a newcomer may try.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hint {
-    /// The starter set's free plan.
-    FreePlan,
-    None,
-}
-
-impl Hint {
-    fn of(rules: &RuleSet) -> Self {
-        let free = rules.rules().iter().find(|rule| rule.label() == "per-user-free");
-        let as_shipped =
-            free.and_then(|rule| rule.limit()).is_some_and(|limit| limit.to_string() == "10/s burst 50");
-        if as_shipped { Hint::FreePlan } else { Hint::None }
-    }
-}
-
-/// The first screen: what is listening, which rules, what to try.
-fn greet(
-    rules: &str,
-    store: &str,
-    hint: Hint,
-    http: SocketAddr,
-    terminal: &mut Terminal,
-) -> anyhow::Result<()> {
-    let title = terminal.paint(Tone::Strong, concat!("tollgate ", env!("CARGO_PKG_VERSION")));
-    let out = terminal.out();
-    writeln!(out, "{title}")?;
-    writeln!(out, "  listening  http://{http}")?;
-    writeln!(out, "  rules      {rules}")?;
-    writeln!(out, "  store      {store}")?;
-    if hint == Hint::FreePlan {
-        writeln!(
-            out,
-            "\nA free user may spend 50 tokens at once. Ask for 20, three times; the third is a 429:\n"
-        )?;
-        writeln!(out, "  for i in 1 2 3; do curl -i http://{http}/v1/check \\")?;
-        writeln!(
-            out,
-            "    -d '{{\"attributes\": {{\"user_id\": \"42\", \"plan\": \"free\"}}, \"cost\": 20}}'; done"
-        )?;
-    }
-    out.flush()?;
-    Ok(())
 }
 
 /// What tells the server to stop.

@@ -74,8 +74,10 @@ impl StoreArgs {
         if let Some(path) = &self.store_ca {
             builder = builder.ca(pem(path)?);
         }
-        if let (Some(chain), Some(key)) = (&self.store_cert, &self.store_key) {
-            builder = builder.client_certificate(pem(chain)?, pem(key)?);
+        match (&self.store_cert, &self.store_key) {
+            (Some(chain), Some(key)) => builder = builder.client_certificate(pem(chain)?, pem(key)?),
+            (None, None) => {}
+            _ => bail!("--store-cert and --store-key go together; give both or none"),
         }
         Ok(Some(builder))
     }

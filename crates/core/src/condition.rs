@@ -92,6 +92,16 @@ impl Condition {
         }
     }
 
+    /// A value that meets it, to try a rule out with.
+    pub fn example(&self) -> String {
+        let values = match &self.test {
+            Test::OneOf(values) => values.first().map(ToString::to_string),
+            Test::Path(globs) => globs.first().map(|glob| glob.as_str().replace("**", "x").replace('*', "x")),
+            Test::Within(networks) => networks.first().map(|network| network.addr().to_string()),
+        };
+        values.expect("a condition has at least one value")
+    }
+
     /// What it demands, for people: `method one of GET, POST`.
     pub fn describe(&self) -> String {
         let values: Vec<String> = match &self.test {
@@ -136,6 +146,23 @@ mod tests {
 
     fn holds(attribute: &str, values: &[&str], request: &Descriptor<'_>) -> bool {
         Condition::new(attribute, values.iter().copied()).unwrap().holds(request)
+    }
+
+    #[test]
+    fn an_example_meets_its_condition() {
+        for (attribute, values) in [
+            ("plan", &["free", "pro"][..]),
+            ("method", &["post"]),
+            ("endpoint", &["/a/*/b", "/c"]),
+            ("endpoint", &["/api/**"]),
+            ("endpoint", &["**"]),
+            ("ip", &["10.0.0.0/8"]),
+            ("ip", &["2001:db8::7"]),
+        ] {
+            let condition = Condition::new(attribute, values.iter().copied()).unwrap();
+            let example = condition.example();
+            assert!(condition.holds(&Descriptor::new().with(attribute, &*example)), "{attribute}: {example}");
+        }
     }
 
     #[test]

@@ -30,7 +30,9 @@ pub use condition::{Condition, ConditionError};
 pub use decision::{Decision, Degraded, Outcome, Tier, Verdicts};
 pub use descriptor::{Descriptor, Value};
 pub use glob::Glob;
-pub use headers::RateLimitHeaders;
+pub use headers::{
+    HeaderField, HeaderForm, HeaderSet, PartitionSecret, RateLimitHeaders, ResetForm, SecretError,
+};
 pub use key::{Key, KeyPattern, PatternError, Scope, Space};
 pub use limit::{AlgorithmName, Limit, LimitError};
 pub use rule::{Draft, Rule};

@@ -11,7 +11,9 @@ mod http;
 mod kept;
 mod listen;
 mod server;
+mod telemetry;
 
 pub use http::{Access, App, DecisionBody, RulesHome, TokenError, Tokens};
 pub use listen::{Patience, TlsError, TlsFiles};
 pub use server::{Config, Server, ServerError};
+pub use telemetry::{Adopt, Observe};

@@ -10,6 +10,7 @@ use axum::Router;
 
 use crate::http::{App, router};
 use crate::listen::{Listener, Patience, TlsError, TlsFiles};
+use crate::telemetry::Observe;
 
 /// Where and how to listen.
 #[derive(Debug, Clone)]
@@ -20,6 +21,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// How much a listener bears.
     pub patience: Patience,
+    /// Which requests are looked at.
+    pub observe: Observe,
     /// Written when every listener is up: `{"http": "127.0.0.1:41234"}`.
     pub ready_file: Option<PathBuf>,
 }
@@ -27,7 +30,13 @@ pub struct Config {
 impl Config {
     /// The HTTP API there, and nothing else.
     pub fn new(http: SocketAddr) -> Self {
-        Config { http, tls: None, patience: Patience::default(), ready_file: None }
+        Config {
+            http,
+            tls: None,
+            patience: Patience::default(),
+            observe: Observe::nothing(),
+            ready_file: None,
+        }
     }
 }
 
@@ -79,7 +88,7 @@ impl Server {
         let tls = tls.map_err(|source| ServerError::Tls { source })?;
         let refused = |source| ServerError::Listen { what: "http", address: config.http, source };
         let traffic = Arc::clone(app.traffic());
-        let http = Listener::bind(config.http, tls, config.patience, traffic).await.map_err(refused)?;
+        let http = Listener::bind(config, tls, traffic).await.map_err(refused)?;
         if let Some(path) = &config.ready_file {
             write_ready_file(path, http.address())
                 .map_err(|source| ServerError::ReadyFile { path: path.clone(), source })?;

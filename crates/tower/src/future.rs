@@ -73,7 +73,7 @@ pub(crate) fn passed<R>(
     headers: Option<RateLimitHeaders>,
 ) -> Response<ResponseBody<R>> {
     if let Some(values) = headers {
-        write_headers(&values, response.headers_mut());
+        write_headers(values, response.headers_mut());
     }
     response.map(ResponseBody::inner)
 }

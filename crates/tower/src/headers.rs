@@ -2,56 +2,50 @@
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use itoa::Buffer as Digits;
-use tollgate::core::RateLimitHeaders;
+use tollgate::core::{HeaderField, RateLimitHeaders};
 
-/// Whether others may have said something there.
-enum Place {
-    Ours(HeaderName),
-    Shared(HeaderName),
-}
-
-static PLACES: [Place; 5] = [
-    Place::Ours(HeaderName::from_static("x-ratelimit-limit")),
-    Place::Ours(HeaderName::from_static("x-ratelimit-remaining")),
-    Place::Ours(HeaderName::from_static("x-ratelimit-reset")),
-    Place::Shared(HeaderName::from_static("ratelimit-policy")),
-    Place::Shared(HeaderName::from_static("ratelimit")),
-];
+static X_LIMIT: HeaderName = HeaderName::from_static(HeaderField::XLimit.name());
+static X_REMAINING: HeaderName = HeaderName::from_static(HeaderField::XRemaining.name());
+static X_RESET: HeaderName = HeaderName::from_static(HeaderField::XReset.name());
+static POLICY: HeaderName = HeaderName::from_static(HeaderField::Policy.name());
+static STATE: HeaderName = HeaderName::from_static(HeaderField::State.name());
+static LIMIT: HeaderName = HeaderName::from_static(HeaderField::Limit.name());
+static REMAINING: HeaderName = HeaderName::from_static(HeaderField::Remaining.name());
+static RESET: HeaderName = HeaderName::from_static(HeaderField::Reset.name());
 
 /// Puts a decision's numbers on an answer.
 ///
 /// Where the answer has such headers already, from a service behind this one, `RateLimit` and `RateLimit-Policy`
-/// keep its items and get ours as one more line of the list. `X-RateLimit-*` hold one number, and ours win.
-pub fn write_headers(values: &RateLimitHeaders, headers: &mut HeaderMap) {
+/// keep its items and get ours as one more line of the list. The others hold one number, and ours win.
+pub fn write_headers(values: RateLimitHeaders, headers: &mut HeaderMap) {
+    let (places, retry_after) = (values.places(), values.retry_after());
     // All values share one piece of memory.
-    let mut text = Vec::with_capacity(values.policy.len() + values.state.len() + 3 * 20);
-    let mut add = |value: &str| {
-        text.extend_from_slice(value.as_bytes());
-        text.len()
-    };
-    let ends = [
-        add(Digits::new().format(values.limit)),
-        add(Digits::new().format(values.remaining)),
-        add(Digits::new().format(values.reset)),
-        add(&values.policy),
-        add(&values.state),
-    ];
-    let text = Bytes::from(text);
-    let mut start = 0;
+    let text = Bytes::from(values.into_text());
     // Room for these and the few that servers add behind us.
-    headers.reserve(ends.len() + 2);
-    for (place, end) in PLACES.iter().zip(ends) {
+    headers.reserve(7);
+    for (field, place) in places {
         // Rule names are encoded into printable ASCII before they come here.
-        if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(start..end)) {
-            match place {
-                Place::Ours(name) => drop(headers.insert(name, value)),
-                Place::Shared(name) => drop(headers.append(name, value)),
-            }
+        let Ok(value) = HeaderValue::from_maybe_shared(text.slice(place)) else { continue };
+        if field.is_a_list() {
+            headers.append(name(field), value);
+        } else {
+            headers.insert(name(field), value);
         }
-        start = end;
     }
-    if let Some(seconds) = values.retry_after {
+    if let Some(seconds) = retry_after {
         headers.insert(RETRY_AFTER, seconds.into());
+    }
+}
+
+fn name(field: HeaderField) -> &'static HeaderName {
+    match field {
+        HeaderField::XLimit => &X_LIMIT,
+        HeaderField::XRemaining => &X_REMAINING,
+        HeaderField::XReset => &X_RESET,
+        HeaderField::Policy => &POLICY,
+        HeaderField::State => &STATE,
+        HeaderField::Limit => &LIMIT,
+        HeaderField::Remaining => &REMAINING,
+        HeaderField::Reset => &RESET,
     }
 }

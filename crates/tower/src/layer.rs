@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::header::HeaderName;
 use http::request::Parts;
+use tollgate::core::HeaderForm;
 use tollgate::{Limiter, Store};
 use tower_layer::Layer;
 
@@ -48,6 +49,13 @@ impl<S: Store> TollgateLayer<S> {
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.change(|keeper| keeper.cost = Some(Arc::new(cost)))
+    }
+
+    /// Which headers tell callers about their limits, and in which form; the [default set](HeaderForm::DEFAULT) if nobody
+    /// says.
+    #[must_use]
+    pub fn headers(self, form: HeaderForm) -> Self {
+        self.change(|keeper| keeper.headers = form)
     }
 
     /// The longest a request is held for its turn; 30 s if nobody says. [`Duration::ZERO`] holds nobody.

@@ -45,13 +45,9 @@ impl Protocol {
 }
 
 impl Refusal {
-    /// A decision that lets nobody pass, and its name.
-    pub fn of(answer: &Answer, decision_id: String) -> Self {
-        Refusal {
-            problem: Problem::refusal(answer, decision_id),
-            headers: RateLimitHeaders::of(answer, answer.rules(), answer.at()),
-            retry_after: answer.retry_after(),
-        }
+    /// A decision that lets nobody pass, what its headers say, and its name.
+    pub fn of(answer: &Answer, headers: Option<RateLimitHeaders>, decision_id: String) -> Self {
+        Refusal { problem: Problem::refusal(answer, decision_id), headers, retry_after: answer.retry_after() }
     }
 
     /// The answer in the caller's protocol.
@@ -61,7 +57,7 @@ impl Refusal {
             Protocol::Grpc => self.status().into_response("application/grpc"),
             Protocol::GrpcWeb => self.status().into_response("application/grpc-web+proto"),
         };
-        if let Some(values) = &self.headers {
+        if let Some(values) = self.headers {
             write_headers(values, response.headers_mut());
         }
         response

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{Request, Response};
-use tollgate::core::RateLimitHeaders;
+use tollgate::core::{HeaderForm, RateLimitHeaders};
 use tollgate::{Limiter, Micros, Store};
 use tower_service::Service;
 
@@ -35,6 +35,7 @@ pub(crate) struct Keeper<S> {
     ids: Arc<DecisionIds>,
     pub(crate) identify: Arc<Identify>,
     pub(crate) cost: Option<Arc<CostOf>>,
+    pub(crate) headers: HeaderForm,
     pub(crate) patience: Patience,
 }
 
@@ -109,6 +110,7 @@ impl<S: Store> Keeper<S> {
             ids: Arc::new(DecisionIds::new()),
             identify: Arc::new(Identify::new()),
             cost: None,
+            headers: HeaderForm::DEFAULT,
             patience: Patience { max_wait: MAX_WAIT.into(), header: None },
         }
     }
@@ -118,10 +120,10 @@ impl<S: Store> Keeper<S> {
         let facts = self.identify.describe(request);
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
         let answer = self.limiter.check_within(&facts, cost, self.patience.of(request)).await;
+        let headers = self.headers.headers(&answer, answer.rules(), Some(&facts), answer.at());
         if !answer.allowed() {
-            return Err(Refusal::of(&answer, self.ids.next()));
+            return Err(Refusal::of(&answer, headers, self.ids.next()));
         }
-        let headers = RateLimitHeaders::of(&answer, answer.rules(), answer.at());
         Ok(Pass { headers, delay: answer.delay() })
     }
 
@@ -150,6 +152,7 @@ impl<S> Clone for Keeper<S> {
             ids: Arc::clone(&self.ids),
             identify: Arc::clone(&self.identify),
             cost: self.cost.clone(),
+            headers: self.headers.clone(),
             patience: self.patience.clone(),
         }
     }
@@ -164,6 +167,7 @@ impl<T: fmt::Debug, S> fmt::Debug for Tollgate<T, S> {
 impl<S> fmt::Debug for Keeper<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Keeper");
-        debug.field("identify", &self.identify).field("patience", &self.patience).finish_non_exhaustive()
+        debug.field("identify", &self.identify).field("headers", &self.headers);
+        debug.field("patience", &self.patience).finish_non_exhaustive()
     }
 }

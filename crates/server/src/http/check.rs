@@ -6,7 +6,6 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use tollgate::core::RateLimitHeaders;
 use tollgate::json::{Attributes, Whole};
 use tollgate::{Answer, Descriptor, Outcome};
 use tollgate_tower::write_headers;
@@ -70,8 +69,8 @@ fn respond(app: &App, answer: &Answer, request: &Descriptor<'_>, asked: &HeaderM
     };
     let body = DecisionBody::new(answer, request, Some(app.ids.next()));
     let mut response = (status, Json(body)).into_response();
-    if let Some(values) = RateLimitHeaders::of(answer, answer.rules(), answer.at()) {
-        write_headers(&values, response.headers_mut());
+    if let Some(values) = app.headers.headers(answer, answer.rules(), Some(request), answer.at()) {
+        write_headers(values, response.headers_mut());
     }
     if always_ok {
         response.headers_mut().insert(APPLIED, HeaderValue::from_static("status=200"));

@@ -1,6 +1,7 @@
 //! The HTTP API: from bytes to a decision and back, and whatever an operator asks.
 
 mod admin;
+mod authz;
 mod body;
 mod check;
 mod json_path;
@@ -16,10 +17,11 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use tollgate::audit::ViolationLog;
+use tollgate::core::HeaderForm;
 use tollgate::{AnyStore, Limiter};
-use tollgate_tower::DecisionIds;
+use tollgate_tower::{DecisionIds, Identify};
 
 pub use admin::Access;
 pub(crate) use admin::Peer;
@@ -40,6 +42,8 @@ pub struct App {
     violations: Arc<Option<ViolationLog>>,
     access: Access,
     traffic: Arc<Traffic>,
+    headers: Arc<HeaderForm>,
+    gate: Arc<authz::Gate>,
 }
 
 impl App {
@@ -53,6 +57,8 @@ impl App {
             violations: Arc::new(None),
             access: Access::default(),
             traffic: Arc::default(),
+            headers: Arc::new(HeaderForm::DEFAULT),
+            gate: Arc::new(authz::Gate::default()),
         }
     }
 
@@ -71,6 +77,18 @@ impl App {
     pub(crate) const fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
     }
+
+    /// The same with another form of the headers that tell about limits.
+    #[must_use]
+    pub fn with_headers(self, form: HeaderForm) -> Self {
+        App { headers: Arc::new(form), ..self }
+    }
+
+    /// The same with forward-auth that identifies requests like this.
+    #[must_use]
+    pub fn with_identify(self, identify: Identify) -> Self {
+        App { gate: Arc::new(authz::Gate::new(identify)), ..self }
+    }
 }
 
 pub(crate) fn router(app: App) -> Router {
@@ -86,7 +104,10 @@ pub(crate) fn router(app: App) -> Router {
 
 /// What applications ask.
 fn decisions(access: Access) -> Router<App> {
-    let routes = Router::new().route("/v1/check", post(check::check)).route("/v1/peek", post(check::peek));
+    let routes = Router::new()
+        .route("/v1/check", post(check::check))
+        .route("/v1/peek", post(check::peek))
+        .route("/v1/authz", any(authz::authz));
     match access.check {
         // Nothing stands in the way of the hottest path, where nothing is asked.
         None => routes,

@@ -15,10 +15,15 @@ rules:
 "#;
 
 fn app() -> Router {
+    router(app_with(RULES))
+}
+
+/// An application on a clock that stands still.
+pub(super) fn app_with(rules: &str) -> App {
     let clock = Clock::manual(Timestamp::from_micros(1_800_000_000_500_000));
     let store = AnyStore::from(MemoryStore::with(clock, Bounds::default()));
-    let limiter = Limiter::new(rules::parse("rules.yaml", RULES).unwrap(), store);
-    router(App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned())))
+    let limiter = Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store);
+    App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned()))
 }
 
 async fn post_to(

@@ -32,11 +32,15 @@ use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
+use tracing::Instrument as _;
 
 use crate::http::{Peer, Problem};
 use crate::kept::Kept;
+use crate::server::Config;
+use crate::telemetry::{Observe, REQUEST_ID};
 pub use tls::{TlsError, TlsFiles};
 
 /// Request heads beyond this are answered 431.
@@ -93,19 +97,20 @@ pub(crate) struct Listener {
     address: SocketAddr,
     tls: Option<Arc<Kept<ServerConfig>>>,
     patience: Patience,
+    observe: Observe,
     traffic: Arc<Traffic>,
 }
 
 impl Listener {
     pub(crate) async fn bind(
-        address: SocketAddr,
+        config: &Config,
         tls: Option<Arc<Kept<ServerConfig>>>,
-        patience: Patience,
         traffic: Arc<Traffic>,
     ) -> io::Result<Self> {
-        let socket = TcpListener::bind(address).await?;
+        let socket = TcpListener::bind(config.http).await?;
         let address = socket.local_addr()?;
-        Ok(Listener { socket, address, tls, patience, traffic })
+        let (patience, observe) = (config.patience, config.observe.clone());
+        Ok(Listener { socket, address, tls, patience, observe, traffic })
     }
 
     pub(crate) const fn address(&self) -> SocketAddr {
@@ -157,6 +162,7 @@ impl Listener {
             peer,
             router: router.clone(),
             patience: self.patience,
+            observe: self.observe.clone(),
             traffic: Arc::clone(&self.traffic),
             _place: place,
         };
@@ -176,6 +182,7 @@ struct Connection {
     peer: Peer,
     router: Router,
     patience: Patience,
+    observe: Observe,
     traffic: Arc<Traffic>,
     _place: OwnedSemaphorePermit,
 }
@@ -241,9 +248,41 @@ impl Connection {
         &self,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
+        let (peer, observe) = (self.peer, self.observe.clone());
+        let (router, within, traffic) =
+            (self.router.clone(), self.patience.request, Arc::clone(&self.traffic));
         let request = request.map(Body::new);
-        answer(self.router.clone(), request, self.peer, self.patience.request, Arc::clone(&self.traffic))
+        async move {
+            let answered = |request| answer(router, request, peer, within, &traffic);
+            let answer = match observe.is_off() {
+                true => answered(request).await,
+                false => looked_at(&observe, request, answered).await,
+            };
+            Ok(answer)
+        }
     }
+}
+
+/// The same with a span, and a line in the log where it is this request's turn.
+async fn looked_at<F: Future<Output = Response>>(
+    observe: &Observe,
+    request: Request<Body>,
+    answer: impl FnOnce(Request<Body>) -> F,
+) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let id = observe.request_id(request.headers());
+    let span = observe.span(method.as_str(), &path, &id, request.headers());
+    let began = Instant::now();
+    let mut response = answer(request).instrument(span.clone()).await;
+    let status = response.status().as_u16();
+    span.record("http.response.status_code", status);
+    if observe.logs_this() {
+        let request_id = id.to_str().unwrap_or_default();
+        let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        tracing::info!(target: "tollgate::request", %method, path = path.escape_debug().to_string(), status, took_us, request_id, "request");
+    }
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
 }
 
 fn ended(how: hyper::Result<()>) {
@@ -258,22 +297,22 @@ async fn answer(
     mut request: Request<Body>,
     peer: Peer,
     within: Duration,
-    traffic: Arc<Traffic>,
-) -> Result<Response, Infallible> {
+    traffic: &Traffic,
+) -> Response {
     request.extensions_mut().insert(peer);
     let answered = AssertUnwindSafe(router.oneshot(request)).catch_unwind();
     match tokio::time::timeout(within, answered).await {
-        Ok(Ok(response)) => response,
+        Ok(Ok(Ok(response))) => response,
         Ok(Err(_)) => {
             traffic.panics.fetch_add(1, Ordering::Relaxed);
             let detail =
                 "this is a bug in tollgate, and the log has its trace; other requests are not affected";
-            Ok(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "something went wrong here", detail)
-                .into_response())
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "something went wrong here", detail)
+                .into_response()
         }
         Err(_) => {
             let detail = format!("a request has {} s, its body included", within.as_secs());
-            Ok(Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long", detail).into_response())
+            Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long", detail).into_response()
         }
     }
 }
@@ -294,7 +333,7 @@ mod tests {
         let (peer, traffic) = (Peer("127.0.0.1:1".parse().unwrap()), Arc::new(Traffic::default()));
         let request = Request::get("/").body(Body::empty()).unwrap();
         let patience = Duration::from_secs(30);
-        let Ok(response) = answer(router, request, peer, patience, Arc::clone(&traffic)).await;
+        let response = answer(router, request, peer, patience, &traffic).await;
         (response.status(), traffic)
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::findings::{Finding, Findings, MAX_PROBLEMS};
+use super::findings::{Finding, Findings, MAX_PROBLEMS, Span};
 
 /// Everything that is wrong with a text of rules, in the order of the text.
 ///
@@ -45,6 +45,16 @@ impl RulesError {
         let lines = Lines::new(text);
         let problems = findings.into_sorted().into_iter().map(|finding| lines.problem(finding)).collect();
         RulesError { name: name.to_owned(), text: text.to_owned(), problems }
+    }
+
+    /// What is wrong with a text of another kind, to be shown the same way: places, and what to say of each, as in
+    /// "what is wrong; what to write".
+    pub fn in_text(name: &str, text: &str, found: impl IntoIterator<Item = (Range<usize>, String)>) -> Self {
+        let mut findings = Findings::default();
+        for (span, said) in found {
+            findings.add(Finding::from_text(Span { start: span.start, end: span.end }, &said));
+        }
+        Self::new(name, text, findings)
     }
 
     /// The name the text was read under.

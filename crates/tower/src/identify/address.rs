@@ -28,6 +28,8 @@ pub enum ForwardingHeader {
 pub(super) struct Proxies {
     networks: Vec<IpNet>,
     header: ForwardingHeader,
+    /// Whether proxies on this machine are trusted, where no others are.
+    or_local: bool,
 }
 
 impl Proxies {
@@ -39,11 +41,29 @@ impl Proxies {
         self.header = header;
     }
 
+    pub(super) const fn or_trust_local(&mut self) {
+        self.or_local = true;
+    }
+
+    /// Whether a peer's forwarding headers are believed.
+    pub(super) fn trust_peer(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.trusts(peer) || self.only_local() && peer.is_loopback()
+    }
+
+    const fn only_local(&self) -> bool {
+        self.or_local && self.networks.is_empty()
+    }
+
     /// Whom a peer speaks for: from the right for as long as the one who speaks is trusted and can be read.
     pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
-        if !self.trusts(client) {
+        if !self.trust_peer(client) {
             return client;
+        }
+        if self.only_local() {
+            // One hop: clients on this machine are no proxies.
+            return self.entries(headers).next().flatten().unwrap_or(client);
         }
         for said in self.entries(headers).take(MAX_HOPS) {
             match said {
@@ -160,6 +180,22 @@ mod tests {
             assert_eq!(client("10.0.0.1", ForwardingHeader::Forwarded, &[line]), expected, "{line}");
         }
         assert_eq!(client("10.0.0.1", ForwardingHeader::XForwardedFor, &["for=1.1.1.1"]), "10.0.0.1");
+    }
+
+    #[test]
+    fn a_proxy_on_this_machine_is_believed_for_one_hop_where_nobody_else_is_named() {
+        let mut proxies = Proxies::default();
+        proxies.or_trust_local();
+        let mut headers = HeaderMap::new();
+        headers.append(X_FORWARDED_FOR, HeaderValue::from_static("9.9.9.9, 127.0.0.1"));
+        let client =
+            |proxies: &Proxies, peer: &str| proxies.client(peer.parse().unwrap(), &headers).to_string();
+        assert_eq!(client(&proxies, "::1"), "127.0.0.1", "a local client cannot be somebody else");
+        assert_eq!(client(&proxies, "203.0.113.9"), "203.0.113.9");
+        assert!(proxies.trust_peer("::ffff:127.0.0.1".parse().unwrap()));
+        proxies.trust(["10.0.0.0/8".parse().unwrap()]);
+        assert!(!proxies.trust_peer("127.0.0.1".parse().unwrap()), "named ones are all there are");
+        assert_eq!(client(&proxies, "127.0.0.1"), "127.0.0.1");
     }
 
     #[test]

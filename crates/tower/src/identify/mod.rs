@@ -220,10 +220,27 @@ impl Identify {
         self
     }
 
+    /// Trusts proxies on this machine where no [others](Self::trusted_proxies) are named, and believes them for one hop:
+    /// the last address of the header is the client's, whoever that is.
+    #[must_use]
+    pub const fn or_local_proxies(mut self) -> Self {
+        self.proxies.or_trust_local();
+        self
+    }
+
+    /// Whether a request's peer is a trusted proxy.
+    pub fn trusts_peer(&self, request: &Parts) -> bool {
+        self.find_peer(request).is_some_and(|peer| self.proxies.trust_peer(peer))
+    }
+
+    fn find_peer(&self, request: &Parts) -> Option<IpAddr> {
+        self.peer.as_ref().map_or_else(|| known_peer(request), |find| find(request))
+    }
+
     /// The facts about a request.
     pub fn describe<'a>(&'a self, request: &'a Parts) -> Descriptor<'a> {
         let mut facts = Descriptor::new();
-        match self.peer.as_ref().map_or_else(|| known_peer(request), |find| find(request)) {
+        match self.find_peer(request) {
             Some(peer) => facts.set_ip(self.proxies.client(peer, &request.headers)),
             None => self.warn_once(),
         }

@@ -1,0 +1,78 @@
+//! How `serve` listens: to whom, over what, and how much it bears.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use tollgate_server::{Access, Config, Observe, Patience, TlsFiles, Tokens};
+
+/// The flags.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Listening")]
+pub(crate) struct ListenArgs {
+    /// Where the HTTP API listens; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080")]
+    http: SocketAddr,
+    /// Write the addresses here, as JSON, when every listener is up
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_READY_FILE")]
+    ready_file: Option<PathBuf>,
+    /// Ask for a token on everything that changes or reveals state: one on each line, `read:` or `write:` before it
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE")]
+    admin_token_file: Option<PathBuf>,
+    /// Ask for one of these tokens on checks; a token that may write state may check as well
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CHECK_TOKEN_FILE")]
+    check_token_file: Option<PathBuf>,
+    /// Serve TLS with this certificate, as PEM; it is read again when it changes
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key, as PEM
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_KEY")]
+    tls_key: Option<PathBuf>,
+    /// Only let clients in whose certificate comes from one of these, as PEM
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CLIENT_CA")]
+    tls_client_ca: Option<PathBuf>,
+    /// Connections at once; further ones are turned away
+    #[arg(long, value_name = "N", env = "TOLLGATE_MAX_CONNECTIONS", default_value = "20000",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_connections: u32,
+}
+
+impl ListenArgs {
+    /// Where and how to listen.
+    ///
+    /// # Errors
+    ///
+    /// Flags that do not go together.
+    pub(crate) fn config(&self, observe: Observe) -> anyhow::Result<Config> {
+        let tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Some(TlsFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_ca: self.tls_client_ca.clone(),
+            }),
+            (None, None) if self.tls_client_ca.is_some() => {
+                bail!("--tls-client-ca checks clients of TLS; give --tls-cert and --tls-key too")
+            }
+            (None, None) => None,
+            _ => bail!("--tls-cert and --tls-key go together; give both or none"),
+        };
+        let connections = usize::try_from(self.max_connections).unwrap_or(usize::MAX);
+        Ok(Config {
+            tls,
+            observe,
+            patience: Patience { connections, ..Patience::default() },
+            ready_file: self.ready_file.clone(),
+            ..Config::new(self.http)
+        })
+    }
+
+    /// Who may ask what. Must be called within a runtime.
+    ///
+    /// # Errors
+    ///
+    /// A token file that is of no use.
+    pub(crate) fn access(&self) -> anyhow::Result<Access> {
+        let tokens = |file: &Option<PathBuf>| file.as_deref().map(Tokens::of).transpose();
+        Ok(Access { admin: tokens(&self.admin_token_file)?, check: tokens(&self.check_token_file)? })
+    }
+}

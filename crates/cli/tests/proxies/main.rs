@@ -1,0 +1,93 @@
+//! Forward-auth behind real proxies: nginx, Caddy and HAProxy, configured by what the guide says.
+//!
+//! Each test takes the blocks of its page, puts in ports that are free, and sends requests through the proxy to a small
+//! application.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod application;
+mod proxy;
+
+use std::net::Ipv4Addr;
+
+use application::Application;
+use proxy::{Proxy, ask, header, status};
+use tollgate_tests::poll;
+
+/// Two at once, then one every three seconds; one path is free.
+const RULES: &str = r#"
+rules:
+  - { name: per-address, key: "ip:{ip}", limit: 20/min burst 2, when: { endpoint: "/api/**" } }
+  - { name: banned, key: "ip:{ip}", action: deny, when: { endpoint: /banned } }
+"#;
+
+const ONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Everything a client may try to be somebody else, or elsewhere.
+fn lies(n: u8) -> String {
+    format!(
+        "x-forwarded-for: 198.51.100.{n}\r\nforwarded: for=198.51.100.{n}\r\nx-real-ip: 198.51.100.{n}\r\n\
+         x-original-uri: /free\r\nx-forwarded-uri: /free\r\nx-forwarded-method: DELETE\r\nx-original-method: DELETE\r\n"
+    )
+}
+
+/// What holds behind every proxy.
+async fn limits_hold(proxy: &Proxy, application: &Application) {
+    for left in ["1", "0"] {
+        let answer = ask(proxy.port, ONE, "GET /api/a?x=1", "").await;
+        assert_eq!((status(&answer), header(&answer, "x-ratelimit-remaining")), (200, left), "{answer}");
+        assert_eq!(header(&answer, "ratelimit-policy"), r#""per-address";q=2;w=6"#, "{answer}");
+        assert!(answer.ends_with("hello"), "{answer}");
+    }
+    let answer = ask(proxy.port, ONE, "POST /api/b", "").await;
+    assert_eq!((status(&answer), header(&answer, "x-ratelimit-remaining")), (429, "0"), "{answer}");
+    assert_eq!(header(&answer, "content-type"), "application/problem+json", "{answer}");
+    let wait: u64 = header(&answer, "retry-after").parse().unwrap();
+    assert!((1..=3).contains(&wait) && answer.contains("quota-exceeded"), "{answer}");
+    for n in 0..5 {
+        let answer = ask(proxy.port, ONE, "GET /api/a", &lies(n)).await;
+        assert_eq!(status(&answer), 429, "one client is one bucket: {answer}");
+    }
+    assert_eq!(application.calls(), 2, "who is refused does not get through");
+    assert_eq!(
+        status(&ask(proxy.port, OTHER, "GET /api/a", "").await),
+        200,
+        "others have buckets of their own"
+    );
+    let free = ask(proxy.port, ONE, "GET /free", "").await;
+    assert_eq!((status(&free), header(&free, "x-ratelimit-limit")), (200, ""), "{free}");
+    assert!(!free.to_lowercase().contains("ratelimit"), "no empty headers: {free}");
+    assert_eq!(status(&ask(proxy.port, ONE, "GET /banned", "").await), 403);
+    poll::until("the client to be let in again", async || {
+        (status(&ask(proxy.port, ONE, "GET /api/a", &lies(9)).await) == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn behind_nginx() {
+    let application = Application::start();
+    let mut proxy = Proxy::nginx(RULES, &application).await;
+    limits_hold(&proxy, &application).await;
+    proxy.stop_tollgate();
+    assert_eq!(status(&ask(proxy.port, ONE, "GET /api/a", "").await), 200, "while it is away requests pass");
+}
+
+#[tokio::test]
+async fn behind_caddy() {
+    let application = Application::start();
+    let mut proxy = Proxy::caddy(RULES, &application).await;
+    limits_hold(&proxy, &application).await;
+    proxy.stop_tollgate();
+    assert_eq!(status(&ask(proxy.port, ONE, "GET /api/a", "").await), 502, "while it is away nobody passes");
+}
+
+#[tokio::test]
+async fn behind_haproxy() {
+    let application = Application::start();
+    let mut proxy = Proxy::haproxy(RULES, &application).await;
+    limits_hold(&proxy, &application).await;
+    proxy.stop_tollgate();
+    assert_eq!(status(&ask(proxy.port, ONE, "GET /api/a", "").await), 200, "while it is away requests pass");
+}

@@ -1,0 +1,193 @@
+use super::*;
+use crate::algorithm::{Answer, Bucket, Demand, Window};
+use crate::decision::Verdicts;
+use crate::descriptor::Descriptor;
+use crate::rule::Draft;
+use crate::ruleset::Ruling;
+use crate::time::Micros;
+
+/// An hour and a half second after the epoch.
+const NOW: i64 = 3_600_500_000;
+
+/// The headers of rules (name, limit, algorithm) after `cost` was asked of each fresh bucket.
+fn headers(form: &HeaderForm, rules: &[(&str, &str, &str)], cost: u64, now: i64) -> Option<RateLimitHeaders> {
+    let draft = |(name, limit, algorithm): &(&str, &str, &str)| Draft {
+        name: (!name.is_empty()).then(|| (*name).to_owned()),
+        key: "all:{tenant}".to_owned(),
+        missing: Some("shared".to_owned()),
+        limit: Some((*limit).to_owned()),
+        algorithm: (!algorithm.is_empty()).then(|| (*algorithm).to_owned()),
+        ..Draft::default()
+    };
+    let rules = RuleSet::new(rules.iter().map(|rule| draft(rule).build().unwrap()).collect()).unwrap();
+    let request = Descriptor::new().with("tenant", "acme");
+    let Ruling::Limited(limited) = rules.ruling(&request, cost, Micros::MAX) else { panic!("limits") };
+    let now = Timestamp::from_micros(now);
+    let verdicts: Verdicts = limited
+        .hits
+        .iter()
+        .map(|hit| {
+            let mut bucket = Bucket::open(hit.limit, None, now, Window::Own);
+            let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
+            if let Answer::Pass { .. } = answer {
+                bucket.take(cost);
+            }
+            bucket.verdict(answer)
+        })
+        .collect();
+    form.headers(&Decision::strictest(&rules, &limited, &verdicts), &rules, Some(&request), now)
+}
+
+fn lines(form: &HeaderForm, rules: &[(&str, &str, &str)], cost: u64) -> Vec<String> {
+    let headers = headers(form, rules, cost, NOW).unwrap();
+    headers.fields().map(|(field, value)| format!("{}: {value}", field.name())).collect()
+}
+
+const TWO: [(&str, &str, &str); 2] =
+    [("per-user", "10/s burst 50", ""), ("global", "50000/s burst 100000", "")];
+
+#[test]
+fn every_enforcing_limit_is_listed_and_the_speaker_gives_the_numbers() {
+    let headers = headers(&HeaderForm::DEFAULT, &TWO, 38, NOW).unwrap();
+    let expected = [
+        (HeaderField::XLimit, "50"),
+        (HeaderField::XRemaining, "12"),
+        (HeaderField::XReset, "3605"),
+        (HeaderField::Policy, r#""per-user";q=50;w=5, "global";q=100000;w=2"#),
+        (HeaderField::State, r#""per-user";r=12;t=1, "global";r=99962;t=1"#),
+    ];
+    assert!(headers.fields().eq(expected), "{headers:?}");
+    assert_eq!(headers.get(HeaderField::Limit), None);
+    assert_eq!(headers.retry_after(), None);
+    let places: Vec<_> = headers.places().collect();
+    let text = headers.into_text();
+    assert!(places.into_iter().map(|(field, place)| (field, &text[place])).eq(expected));
+}
+
+#[test]
+fn a_reset_may_count_from_now() {
+    let form = HeaderForm::DEFAULT.with_reset(ResetForm::Delta);
+    assert_eq!(headers(&form, &TWO, 38, NOW).unwrap().get(HeaderField::XReset), Some("4"));
+}
+
+#[test]
+fn older_forms_are_as_their_drafts_have_them() {
+    assert_eq!(
+        lines(&HeaderForm::new(HeaderSet::Draft06), &TWO, 38),
+        ["ratelimit-limit: 50", "ratelimit-remaining: 12", "ratelimit-reset: 4"]
+    );
+    let rules =
+        [("per-ip", "10/s", ""), ("", "1000/h", "fixed_window"), ("short", "99/100ms", "fixed_window")];
+    assert_eq!(
+        lines(&HeaderForm::new(HeaderSet::Draft03), &rules, 1),
+        [
+            r#"x-ratelimit-limit: 10, 10;w=1;name="per-ip", 1000;w=3600, 99;name="short""#,
+            "x-ratelimit-remaining: 9",
+            "x-ratelimit-reset: 1"
+        ]
+    );
+}
+
+#[test]
+fn every_form_tells_a_refused_caller_when_to_return() {
+    for set in HeaderSet::ALL {
+        let told = headers(&HeaderForm::new(set), &[("small", "2/min burst 5", "")], 5, NOW).unwrap();
+        assert_eq!(told.retry_after(), None, "{set:?}");
+        let told = headers(
+            &HeaderForm::new(set),
+            &[("small", "2/min", ""), ("fixed", "1/h", "fixed_window")],
+            2,
+            NOW,
+        );
+        assert_eq!(told.unwrap().retry_after(), None, "no wait helps: {set:?}");
+    }
+    assert!(lines(&HeaderForm::new(HeaderSet::None), &TWO, 38).is_empty());
+}
+
+#[test]
+fn windows_below_a_second_have_no_w_and_a_full_bucket_no_t() {
+    let rules = [("short", "5/100ms", "fixed_window"), ("log", "5/2s", "sliding_window_log")];
+    let headers = headers(&HeaderForm::DEFAULT, &rules, 0, NOW).unwrap();
+    assert_eq!(headers.get(HeaderField::Policy), Some(r#""short";q=5, "log";q=5;w=2"#));
+    assert_eq!(headers.get(HeaderField::State), Some(r#""short";r=5, "log";r=5"#));
+}
+
+#[test]
+fn a_refusal_that_no_wait_cures_has_no_retry_after() {
+    let form = HeaderForm::DEFAULT.with_retry_jitter(60);
+    assert_eq!(headers(&form, &[("small", "10/s burst 5", "")], 6, NOW).unwrap().retry_after(), None);
+}
+
+/// What a refused request is told, where the window of a minute was used up by somebody else.
+fn refused_at(form: &HeaderForm, now: i64) -> u64 {
+    let draft = Draft {
+        key: "global".to_owned(),
+        limit: Some("5/min".to_owned()),
+        algorithm: Some("fixed_window".to_owned()),
+        ..Draft::default()
+    };
+    let rules = RuleSet::new(vec![draft.build().unwrap()]).unwrap();
+    let request = Descriptor::new();
+    let Ruling::Limited(limited) = rules.ruling(&request, 1, Micros::MAX) else { panic!("limits") };
+    let now = Timestamp::from_micros(now);
+    let mut bucket = Bucket::open(limited.hits[0].limit, None, now, Window::Own);
+    bucket.take(5);
+    let answer = bucket.ask(Demand { cost: 1, patience: Micros::MAX });
+    let decision = Decision::strictest(&rules, &limited, &[bucket.verdict(answer)]);
+    form.headers(&decision, &rules, None, now).unwrap().retry_after().unwrap()
+}
+
+#[test]
+fn jitter_only_ever_makes_it_later_and_reaches_every_second_of_it() {
+    let jittered = HeaderForm::DEFAULT.with_retry_jitter(3);
+    let mut seen = [0; 4];
+    for step in 0..4_000 {
+        let now = NOW + step * 37;
+        let (plain, later) = (refused_at(&HeaderForm::DEFAULT, now), refused_at(&jittered, now));
+        seen[usize::try_from(later - plain).unwrap()] += 1;
+        assert_eq!(later, refused_at(&jittered, now), "the same input, the same answer");
+    }
+    assert!(seen.iter().all(|count| (800..1_200).contains(count)), "{seen:?}");
+}
+
+#[test]
+fn any_name_and_number_make_a_structured_field() {
+    let hostile = "a \"quoted\" \\ n\u{e4}me";
+    let rules = [(hostile, "9007199254740991/s", "fixed_window"), ("x", "5/s", "")];
+    let secret = PartitionSecret::new(b"sixteen bytes or").unwrap();
+    for form in [HeaderForm::DEFAULT, HeaderForm::DEFAULT.with_partition(secret)] {
+        let headers = headers(&form, &rules, 1, 1_800_000_000_000_000).unwrap();
+        for field in [HeaderField::Policy, HeaderField::State] {
+            let text = headers.get(field).unwrap();
+            let list: sfv::List = sfv::Parser::new(text).parse().unwrap();
+            assert_eq!(list.len(), 2, "{text}");
+        }
+        assert!(headers.get(HeaderField::Policy).unwrap().contains(";q=999999999999999"));
+        for (_, value) in headers.fields() {
+            assert!(value.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{value}");
+        }
+    }
+    let old = lines(&HeaderForm::new(HeaderSet::Draft03), &rules, 1).remove(0);
+    let list: sfv::List = sfv::Parser::new(old.strip_prefix("x-ratelimit-limit: ").unwrap()).parse().unwrap();
+    assert_eq!(list.len(), 3);
+}
+
+#[test]
+fn what_a_string_cannot_hold_is_percent_encoded() {
+    let mut out = String::new();
+    text::push_string(&mut out, "a\r\nx-evil: 1\0\u{7f}");
+    assert_eq!(out, r#""a%0D%0Ax-evil: 1%00%7F""#);
+}
+
+#[test]
+fn a_partition_is_told_by_a_hash_that_depends_on_the_secret() {
+    let told = |secret: &[u8]| {
+        let form = HeaderForm::DEFAULT.with_partition(PartitionSecret::new(secret).unwrap());
+        headers(&form, &TWO[..1], 1, NOW).unwrap().get(HeaderField::State).unwrap().to_owned()
+    };
+    let one = told(b"sixteen bytes or");
+    assert!(!one.contains("acme") && one.starts_with(r#""per-user";r=49;t=1;pk=:"#), "{one}");
+    assert_eq!(one, told(b"sixteen bytes or"));
+    assert_ne!(one, told(b"another sixteen!"));
+    assert_eq!(PartitionSecret::new(b"short").unwrap_err().length, 5);
+}

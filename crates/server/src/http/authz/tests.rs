@@ -1,0 +1,174 @@
+use super::super::tests::app_with;
+use super::super::*;
+use axum::body::to_bytes;
+use axum::http::StatusCode;
+use serde_json::Value;
+use tollgate::core::{HeaderForm, HeaderSet};
+use tollgate_tower::IdentifyConfig;
+use tower::ServiceExt as _;
+
+use super::*;
+
+const RULES: &str = r#"
+rules:
+  - { name: per-address, key: "ip:{ip}", limit: 2/h, when: { endpoint: "/api/**", method: GET } }
+  - { name: banned, key: "user:{user_id}", action: deny, when: { user_id: ["666"] } }
+  - { name: by-host, key: "host:{host}", limit: 1/h, when: { endpoint: /hosts } }
+"#;
+
+const LOCAL: &str = "127.0.0.1:50000";
+
+fn app() -> App {
+    let config = IdentifyConfig {
+        headers: [("x-user".to_owned(), "user_id".to_owned())].into(),
+        host: true,
+        ..IdentifyConfig::default()
+    };
+    app_with(RULES).with_identify(Identify::try_from(config).unwrap())
+}
+
+/// Asks from a peer, with these headers: status, headers and the problem.
+async fn ask(
+    app: &Router,
+    peer: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> (StatusCode, HeaderMap, Value) {
+    let mut request = Request::post(path).extension(Peer(peer.parse().unwrap()));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let bytes = to_bytes(body, 1 << 20).await.unwrap();
+    (parts.status, parts.headers, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+}
+
+fn forwarded<'a>(uri: &'a str, client: &'a str) -> Vec<(&'static str, &'a str)> {
+    vec![("x-forwarded-method", "get"), ("x-forwarded-uri", uri), ("x-forwarded-for", client)]
+}
+
+#[tokio::test]
+async fn the_original_request_is_what_is_checked_and_refusals_have_headers_and_a_problem() {
+    let app = router(app());
+    for uri in ["/api/a?x=1", "//api/%62"] {
+        let (status, headers, body) = ask(&app, LOCAL, "/v1/authz", &forwarded(uri, "192.0.2.7")).await;
+        assert_eq!((status, body), (StatusCode::OK, Value::Null), "{uri}");
+        assert_eq!(headers["x-ratelimit-limit"], "2");
+    }
+    let (status, headers, body) = ask(&app, LOCAL, "/v1/authz", &forwarded("/api/a", "192.0.2.7")).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        (&headers["retry-after"], &headers["content-type"]),
+        (&"1800".parse().unwrap(), &"application/problem+json".parse().unwrap())
+    );
+    assert_eq!(body["violated-policies"], serde_json::json!(["per-address"]));
+    let others = [
+        forwarded("/api/a", "192.0.2.8"),
+        forwarded("/other", "192.0.2.7"),
+        vec![("x-original-method", "GET"), ("x-original-uri", "/other"), ("x-forwarded-for", "192.0.2.7")],
+        vec![("x-original-method", "POST"), ("x-original-uri", "/api/a"), ("x-forwarded-for", "192.0.2.7")],
+    ];
+    for headers in others {
+        assert_eq!(ask(&app, LOCAL, "/v1/authz", &headers).await.0, StatusCode::OK, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_rotates_what_it_sends_is_one_bucket() {
+    let app = router(app());
+    let mut statuses = Vec::new();
+    for n in 0..4 {
+        let said = format!("10.9.8.{n}, 192.0.2.7");
+        statuses.push(ask(&app, LOCAL, "/v1/authz", &forwarded("/api/a", &said)).await.0.as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 429, 429]);
+}
+
+#[tokio::test]
+async fn a_status_may_be_disguised_and_the_true_one_is_told() {
+    let app = router(app());
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let asked = ask(&app, LOCAL, "/v1/authz?deny_status=403", &forwarded("/api/a", "192.0.2.7")).await;
+        seen.push((
+            asked.0.as_u16(),
+            asked.1.get("tollgate-status").map(|value| value.to_str().unwrap().to_owned()),
+        ));
+    }
+    assert_eq!(seen, [(200, None), (200, None), (403, Some("429".to_owned()))]);
+    let mut banned = forwarded("/", "192.0.2.9");
+    banned.push(("x-user", "666"));
+    let (status, headers, _) = ask(&app, LOCAL, "/v1/authz?deny_status=401", &banned).await;
+    assert_eq!((status.as_u16(), &headers["tollgate-status"]), (401, &"403".parse().unwrap()));
+    for query in ["?deny_status=200", "?deny_status=x", "?denystatus=403"] {
+        let (status, _, body) = ask(&app, LOCAL, &format!("/v1/authz{query}"), &banned).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{query}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn only_trusted_proxies_may_ask_for_others() {
+    let local = router(app());
+    let (status, _, body) = ask(&local, "192.0.2.99:1", "/v1/authz", &forwarded("/api/a", "192.0.2.7")).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    let detail = body["detail"].as_str().unwrap();
+    assert!(detail.contains("192.0.2.99 is none") && detail.contains("trusted_proxies"), "{detail}");
+    let config =
+        IdentifyConfig { trusted_proxies: vec!["192.0.2.0/24".to_owned()], ..IdentifyConfig::default() };
+    let named = app_with(RULES).with_identify(Identify::try_from(config).unwrap());
+    let named = router(named);
+    let asked = forwarded("/api/a", "203.0.113.7, 192.0.2.1");
+    assert_eq!(ask(&named, "192.0.2.99:1", "/v1/authz", &asked).await.0, StatusCode::OK);
+    assert_eq!(ask(&named, LOCAL, "/v1/authz", &asked).await.0, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn a_proxy_that_says_too_little_or_too_much_is_told_what_to_set() {
+    let app = router(app());
+    for (headers, part) in [
+        (vec![], "have it set `x-forwarded-method` or `x-original-method`"),
+        (vec![("x-forwarded-method", "GET")], "have it set `x-forwarded-uri` or `x-original-uri`"),
+        (vec![("x-forwarded-method", "GET"), ("x-forwarded-uri", "api")], "expected a path"),
+        (vec![("x-forwarded-method", "G T"), ("x-forwarded-uri", "/")], "expected a method"),
+        (
+            vec![("x-forwarded-method", "GET"), ("x-forwarded-uri", "/"), ("x-forwarded-host", "a b")],
+            "expected a host",
+        ),
+        (
+            vec![("x-forwarded-method", "GET"), ("x-original-uri", "/api/a"), ("x-forwarded-uri", "/free")],
+            "say different things",
+        ),
+    ] {
+        let (status, _, body) = ask(&app, LOCAL, "/v1/authz", &headers).await;
+        let detail = body["detail"].as_str().unwrap_or_default();
+        assert!(status == StatusCode::BAD_REQUEST && detail.contains(part), "{headers:?}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn every_spelling_of_a_host_is_one_host_and_odd_paths_are_paths() {
+    let app = router(app());
+    let mut statuses = Vec::new();
+    for host in ["Example.com", "example.COM:8080"] {
+        let mut headers = forwarded("/hosts", "192.0.2.7");
+        headers.push(("x-forwarded-host", host));
+        statuses.push(ask(&app, LOCAL, "/v1/authz", &headers).await.0.as_u16());
+    }
+    assert_eq!(statuses, [200, 429]);
+    for uri in ["/api/{a}", "/api/a b", "/api/\"", "/api/ä", "/api/%00%0d%0a"] {
+        let (status, headers, body) = ask(&app, LOCAL, "/v1/authz", &forwarded(uri, "192.0.2.77")).await;
+        assert!(status == StatusCode::OK || status == StatusCode::TOO_MANY_REQUESTS, "{uri}: {body}");
+        assert!(headers.contains_key("x-ratelimit-limit"), "{uri} is below /api");
+    }
+}
+
+#[tokio::test]
+async fn older_headers_are_for_forward_auth_too() {
+    let app = router(app().with_headers(HeaderForm::new(HeaderSet::Draft06)));
+    let (_, headers, _) = ask(&app, LOCAL, "/v1/authz", &forwarded("/api/a", "192.0.2.7")).await;
+    assert_eq!(
+        (&headers["ratelimit-limit"], headers.contains_key("x-ratelimit-limit")),
+        (&"2".parse().unwrap(), false)
+    );
+}
