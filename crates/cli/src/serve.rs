@@ -66,12 +66,14 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
         });
         let mut app = App::new(Arc::clone(&limiter), source.home)
             .with_access(args.listen.access()?)
+            .with_store_shown(&args.store.shown())
             .with_identify(config.identify)
             .with_headers(config.headers);
         if let Some(beside) = &beside {
             app = app.with_violations(beside.log().clone());
         }
         if let Some(follower) = source.follower {
+            app = app.with_rules_status(follower.status());
             tokio::spawn(follower.run(limiter));
         }
         let server = Server::bind(&listen, app).await?;

@@ -38,6 +38,18 @@ pub enum Outcome {
     Unavailable,
 }
 
+impl Outcome {
+    /// One word, for records and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Allowed => "allowed",
+            Outcome::Refused => "refused",
+            Outcome::Denied => "denied",
+            Outcome::Unavailable => "unavailable",
+        }
+    }
+}
+
 /// That a decision was made without the store, why and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Degraded {

@@ -5,14 +5,18 @@
 //! ```
 //!
 //! [`Server::bind`] opens the listeners, [`Server::run`] serves until it is told to stop and then finishes what is
-//! in flight. What arrives on the wire has its own types in `http`; they become core types there and nowhere else.
+//! in flight. What was decided is remembered for a while in `record`. What arrives on the wire has its own types in
+//! `http`; they become core types there and nowhere else.
 
+mod explain;
 mod http;
 mod kept;
 mod listen;
+mod record;
 mod server;
 mod telemetry;
 
+pub use explain::{Level, Line, Report};
 pub use http::{Access, App, DecisionBody, RulesHome, TokenError, Tokens};
 pub use listen::{Patience, TlsError, TlsFiles};
 pub use server::{Config, Server, ServerError};

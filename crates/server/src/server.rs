@@ -10,6 +10,7 @@ use axum::Router;
 
 use crate::http::{App, router};
 use crate::listen::{Listener, Patience, TlsError, TlsFiles};
+use crate::record::events::Hub;
 use crate::telemetry::Observe;
 
 /// Where and how to listen.
@@ -75,6 +76,7 @@ pub enum ServerError {
 pub struct Server {
     http: Listener,
     router: Router,
+    events: Arc<Hub>,
 }
 
 impl Server {
@@ -93,7 +95,8 @@ impl Server {
             write_ready_file(path, http.address())
                 .map_err(|source| ServerError::ReadyFile { path: path.clone(), source })?;
         }
-        Ok(Server { http, router: router(app) })
+        let events = Arc::clone(&app.events);
+        Ok(Server { http, router: router(app), events })
     }
 
     /// Where the HTTP API listens.
@@ -103,6 +106,10 @@ impl Server {
 
     /// Serves until `stop` is done, then finishes what is in flight.
     pub async fn run(self, stop: impl Future<Output = ()>) {
+        let stop = async {
+            stop.await;
+            self.events.close(); // who only listens would keep us waiting
+        };
         self.http.serve(self.router, stop).await;
     }
 }

@@ -41,7 +41,7 @@ pub use audit::Violations;
 pub use clock::Clock;
 pub use failure::DegradedCount;
 pub use gate::Gate;
-pub use limiter::{Answer, Explanation, Limiter, Snapshot};
+pub use limiter::{Answer, Explanation, Limiter, Outlook, Snapshot};
 pub use meter::{CLASSES_US, Histogram, HistogramCounts, StoreCalls};
 pub use plans::Plans;
 #[cfg(feature = "redis")]

@@ -18,7 +18,7 @@ use tollgate_tower::{Identify, Protocol, Refusal, write_headers};
 
 use super::App;
 use super::admin::Peer;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemBody};
 use super::query::Query;
 
 /// What a proxy says about the request it has; the first name wins nothing, they must agree.
@@ -56,7 +56,22 @@ fn peer(request: &Parts) -> Option<IpAddr> {
     request.extensions.get().map(|Peer(peer)| peer.ip())
 }
 
-/// Checks the request that a proxy asks about: 200, or what the middleware would refuse it with.
+/// Check the request that a proxy asks about: 200, or what the middleware would refuse it with.
+#[utoipa::path(method(get, head, post, put, patch, delete, options), path = "/v1/authz", tag = "decisions",
+    params(
+        ("deny_status" = Option<u16>, Query, description = "the status of a refusal, for proxies that know no other no",
+            minimum = 400, maximum = 599),
+        ("X-Forwarded-Method" = Option<String>, Header, description = "the method of the request; or `X-Original-Method`"),
+        ("X-Forwarded-Uri" = Option<String>, Header, description = "its path and query; or `X-Original-URI`"),
+    ),
+    responses(
+        (status = 200, description = "it may pass"),
+        (status = 403, description = "a rule denies it", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 429, description = "a limit is used up", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = "default", description = "no trusted proxy asks, or it does not say about what; or the status that was \
+            asked for", body = ProblemBody, content_type = "application/problem+json"),
+    ))]
 pub(super) async fn authz(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
     let Gate(identify) = &*app.gate;
     let (mut asked, _) = request.into_parts();
@@ -67,14 +82,19 @@ pub(super) async fn authz(State(app): State<App>, request: Request) -> Result<Re
     asked.method = method(&asked.headers)?;
     asked.uri = uri(&asked.headers)?;
     let facts = identify.describe(&asked);
+    let clock = app.limiter.clock();
+    let started = clock.stopwatch_nanos();
     let answer = app.limiter.check_within(&facts, 1, MAX_WAIT.into()).await;
+    let took = Duration::from_nanos(clock.stopwatch_nanos().saturating_sub(started));
+    let id = app.ids.next();
+    app.record(&answer.request(&facts), &answer, &id, 1, took);
     let headers = app.headers.headers(&answer, answer.rules(), Some(&facts), answer.at());
     if !answer.allowed() {
-        let refusal = Refusal::of(&answer, headers, app.ids.next()).into_response(Protocol::Http);
+        let refusal = Refusal::of(&answer, headers, id).into_response(Protocol::Http);
         return Ok(in_disguise(refusal, deny_status).map(Body::from));
     }
     if answer.delay() > Micros::ZERO {
-        app.limiter.clock().sleep(answer.delay()).await;
+        clock.sleep(answer.delay()).await;
     }
     let mut response = Response::new(Body::empty());
     if let Some(values) = headers {

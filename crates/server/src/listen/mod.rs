@@ -39,6 +39,7 @@ use tracing::Instrument as _;
 
 use crate::http::{Peer, Problem};
 use crate::kept::Kept;
+use crate::record::events::Hangup;
 use crate::server::Config;
 use crate::telemetry::{Observe, REQUEST_ID};
 pub use tls::{TlsError, TlsFiles};
@@ -219,12 +220,13 @@ impl Connection {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         watcher: Watcher,
     ) {
+        let hangup = Hangup::default();
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.patience.head)
             .max_buf_size(MAX_HEAD_BYTES)
-            .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request)));
-        ended(watcher.watch(connection).await);
+            .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request, &hangup)));
+        until_hung_up(&hangup, watcher.watch(connection)).await;
     }
 
     async fn serve_http2(
@@ -232,6 +234,7 @@ impl Connection {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         watcher: Watcher,
     ) {
+        let hangup = Hangup::default();
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(self.patience.head)
@@ -239,21 +242,24 @@ impl Connection {
             .max_pending_accept_reset_streams(MAX_RESETS)
             .max_local_error_reset_streams(MAX_RESETS)
             .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
-            .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request)));
-        ended(watcher.watch(connection).await);
+            .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request, &hangup)));
+        until_hung_up(&hangup, watcher.watch(connection)).await;
     }
 
     /// What becomes of a request.
     fn answer(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
+        hangup: &Hangup,
     ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
         let (peer, observe) = (self.peer, self.observe.clone());
         let (router, within, traffic) =
             (self.router.clone(), self.patience.request, Arc::clone(&self.traffic));
+        request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(hangup.clone());
         let request = request.map(Body::new);
         async move {
-            let answered = |request| answer(router, request, peer, within, &traffic);
+            let answered = |request| answer(router, request, within, &traffic);
             let answer = match observe.is_off() {
                 true => answered(request).await,
                 false => looked_at(&observe, request, answered).await,
@@ -285,21 +291,20 @@ async fn looked_at<F: Future<Output = Response>>(
     response
 }
 
-fn ended(how: hyper::Result<()>) {
-    if let Err(error) = how {
-        tracing::debug!(%error, "connection ended");
+/// Serves to the end of the connection, or until we lose patience with a client that does not read.
+async fn until_hung_up(hangup: &Hangup, connection: impl Future<Output = hyper::Result<()>>) {
+    tokio::select! {
+        ended = connection => {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "connection ended");
+            }
+        }
+        () = hangup.asked() => tracing::info!("hung up on a client that does not read"),
     }
 }
 
 /// The answer to one request, whatever becomes of it. A panic is a bug here, and that request's alone.
-async fn answer(
-    router: Router,
-    mut request: Request<Body>,
-    peer: Peer,
-    within: Duration,
-    traffic: &Traffic,
-) -> Response {
-    request.extensions_mut().insert(peer);
+async fn answer(router: Router, request: Request<Body>, within: Duration, traffic: &Traffic) -> Response {
     let answered = AssertUnwindSafe(router.oneshot(request)).catch_unwind();
     match tokio::time::timeout(within, answered).await {
         Ok(Ok(Ok(response))) => response,
@@ -330,10 +335,10 @@ mod tests {
     use super::*;
 
     async fn asked(router: Router) -> (StatusCode, Arc<Traffic>) {
-        let (peer, traffic) = (Peer("127.0.0.1:1".parse().unwrap()), Arc::new(Traffic::default()));
+        let traffic = Arc::new(Traffic::default());
         let request = Request::get("/").body(Body::empty()).unwrap();
         let patience = Duration::from_secs(30);
-        let response = answer(router, request, peer, patience, &traffic).await;
+        let response = answer(router, request, patience, &traffic).await;
         (response.status(), traffic)
     }
 

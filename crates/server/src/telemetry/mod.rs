@@ -1,10 +1,14 @@
 //! What operators see of requests: a span and a line for each that is looked at, and the numbers of all of them.
 
+pub(crate) mod metrics;
+mod process;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use tollgate::Answer;
 use tollgate_tower::DecisionIds;
 use tracing::Span;
 
@@ -84,6 +88,19 @@ impl Observe {
         );
         adopt(&span, headers);
         span
+    }
+}
+
+/// Tells the span of the request, if there is one, what was decided.
+pub(crate) fn tell_span(answer: &Answer, id: &str) {
+    let span = Span::current();
+    if span.is_disabled() {
+        return;
+    }
+    span.record("tollgate.outcome", answer.outcome().as_str());
+    span.record("tollgate.decision_id", id);
+    if let Some(rule) = answer.rule() {
+        span.record("tollgate.rule", rule);
     }
 }
 

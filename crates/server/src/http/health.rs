@@ -1,0 +1,74 @@
+//! `/livez`, `/readyz` and `/metrics`: for those who watch over the process.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tollgate::AnyStore;
+use utoipa::ToSchema;
+
+use super::App;
+use super::problem::{AdminProblems, Problem};
+use crate::telemetry::metrics;
+
+/// Say that the process is up.
+#[utoipa::path(get, path = "/livez", tag = "operating",
+    responses((status = 200, description = "it is", body = String, content_type = "text/plain")))]
+pub(super) async fn livez() -> &'static str {
+    "ok\n"
+}
+
+/// Whether requests should be sent here, and what is not as it should be.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Readiness {
+    ready: bool,
+    /// `up`, or why the store gives no answer. Rules decide without it, so the server is ready all the same.
+    store: &'static str,
+    /// `fresh`, or `stale` while their source cannot be read or is refused. Those from before decide.
+    rules: &'static str,
+    /// Whether the server is about to stop.
+    stopping: bool,
+}
+
+/// Say whether requests should be sent here.
+///
+/// A store that is away makes nobody unready: every node shares it, each rule says what happens meanwhile, and a fleet
+/// that is out of rotation as a whole answers nobody.
+#[utoipa::path(get, path = "/readyz", tag = "operating",
+    responses(
+        (status = 200, description = "they should", body = Readiness),
+        (status = 503, description = "they should not: the server is about to stop", body = Readiness),
+    ))]
+pub(super) async fn readyz(State(app): State<App>) -> Response {
+    let store = match app.limiter.store() {
+        AnyStore::Redis(redis) if !redis.stats().up => match redis.ready().await {
+            Err(error) => error.reason(),
+            Ok(()) => "up",
+        },
+        _ => "up",
+    };
+    let stale = app.report().is_some_and(|report| report.error.is_some());
+    let stopping = app.events.is_closed();
+    let status = if stopping { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let rules = if stale { "stale" } else { "fresh" };
+    (status, Json(Readiness { ready: !stopping, store, rules, stopping })).into_response()
+}
+
+/// Tell the metrics, as OpenMetrics text.
+#[utoipa::path(get, path = "/metrics", tag = "operating",
+    responses(
+        (status = 200, description = "all of them", body = String, content_type = "application/openmetrics-text"),
+        AdminProblems,
+    ))]
+pub(super) async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
+    let text = metrics::text(&app).map_err(|_| {
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the metrics cannot be told",
+            "a name is not valid text",
+        )
+    })?;
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}

@@ -1,0 +1,237 @@
+//! The metrics, gathered when somebody asks. Names are a contract: docs/reference/metrics.md.
+//!
+//! Everything is counted elsewhere, where it happens; this only reads. Labels are names of rules and fixed words.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use tollgate::{AnyStore, CLASSES_US, HistogramCounts};
+
+use super::process::Process;
+use crate::http::App;
+
+/// What the text is.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Rules with series of their own; the others share one.
+const MOST_RULES: usize = 1_000;
+
+/// All metrics as text.
+pub(crate) fn text(app: &App) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(All(app.clone())));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct All(App);
+
+impl Collector for All {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Out(encoder);
+        let app = &self.0;
+        decisions(app, &mut out)?;
+        store(app, &mut out)?;
+        rules(app, &mut out)?;
+        violations(app, &mut out)?;
+        listeners(app, &mut out)?;
+        process(app, &mut out)
+    }
+}
+
+fn decisions(app: &App, out: &mut Out<'_>) -> fmt::Result {
+    let totals = app.recorder().totals();
+    let outcomes = [
+        ("allowed", totals.allowed),
+        ("refused", totals.refused),
+        ("denied", totals.denied),
+        ("unavailable", totals.unavailable),
+    ];
+    out.counters(
+        "tollgate_requests",
+        "Requests decided",
+        outcomes.map(|(word, count)| ([("outcome", word)], count)),
+    )?;
+    let mut counts = app.rule_counts();
+    let others = counts.split_off(counts.len().min(MOST_RULES));
+    let mut said = Vec::with_capacity(3 * (counts.len() + 1));
+    for count in &counts {
+        for (outcome, count_of) in
+            [("allowed", count.allowed), ("refused", count.refused), ("shadow_refused", count.shadow_refused)]
+        {
+            said.push(([("rule", count.rule.as_str()), ("outcome", outcome)], count_of));
+        }
+    }
+    if !others.is_empty() {
+        let sum = |of: fn(&crate::record::RuleCount) -> u64| others.iter().map(of).sum::<u64>();
+        said.push(([("rule", "other"), ("outcome", "allowed")], sum(|count| count.allowed)));
+        said.push(([("rule", "other"), ("outcome", "refused")], sum(|count| count.refused)));
+        said.push(([("rule", "other"), ("outcome", "shadow_refused")], sum(|count| count.shadow_refused)));
+    }
+    out.counters("tollgate_decisions", "What each rule said", said)?;
+    out.histogram(
+        "tollgate_decision_seconds",
+        "Time of a decision, store included",
+        &app.recorder().times(),
+    )?;
+    let degraded = app
+        .limiter()
+        .degraded_decisions()
+        .into_iter()
+        .map(|count| ([("policy", count.policy.as_str()), ("reason", count.reason)], count.decisions));
+    out.counters("tollgate_degraded_decisions", "Requests decided without the store", degraded)
+}
+
+fn store(app: &App, out: &mut Out<'_>) -> fmt::Result {
+    const UP: (&str, &str) = ("tollgate_store_up", "Whether the store decides; if not, the breaker is open");
+    const STEPS: (&str, &str) =
+        ("tollgate_clock_steps", "Buckets moved because a clock was set back by more than a second");
+    match app.limiter().store() {
+        AnyStore::Memory(memory) => {
+            let stats = memory.stats();
+            out.gauge(UP.0, UP.1, 1)?;
+            out.counter(STEPS.0, STEPS.1, stats.clock_steps)?;
+            out.gauge("tollgate_buckets", "Buckets in memory", stats.buckets as u64)?;
+            out.gauge("tollgate_bucket_bytes", "Their bytes", stats.bytes as u64)?;
+            out.counter(
+                "tollgate_buckets_dropped",
+                "Buckets forgotten because they were as good as new",
+                stats.dropped,
+            )?;
+            out.counter("tollgate_overflowed", "Charges counted together for want of room", stats.overflowed)
+        }
+        AnyStore::Redis(redis) => {
+            let (stats, calls) = (redis.stats(), app.limiter().store_calls());
+            out.gauge(UP.0, UP.1, u64::from(stats.up))?;
+            out.counter(STEPS.0, STEPS.1, stats.clock_steps)?;
+            out.histogram(
+                "tollgate_store_seconds",
+                "Time of a call to Redis, retries included",
+                &calls.took,
+            )?;
+            let errors = calls.errors.into_iter().map(|(reason, count)| ([("reason", reason)], count));
+            out.counters("tollgate_store_errors", "Calls to Redis without an answer of use", errors)?;
+            out.gauge("tollgate_store_in_flight", "Calls that wait for Redis", stats.in_flight as u64)?;
+            out.counter("tollgate_store_outages", "Times that Redis was lost", stats.outages)?;
+            out.counter("tollgate_store_connections", "Connections made to Redis", stats.connections)?;
+            out.counter("tollgate_store_uploads", "Uploads of the script", stats.uploads)?;
+            out.counter(
+                "tollgate_store_foreign",
+                "Values under our keys that were not ours, and replaced",
+                stats.foreign,
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+fn rules(app: &App, out: &mut Out<'_>) -> fmt::Result {
+    let now = app.limiter().clock().now();
+    let report = app.report();
+    let since = |at: tollgate::Timestamp| {
+        u64::try_from(now.as_micros().saturating_sub(at.as_micros())).unwrap_or(0) / 1_000_000
+    };
+    let age = report.as_ref().map_or_else(|| since(app.started_at()), |report| report.age.get() / 1_000_000);
+    let stale = report.and_then(|report| report.stale_since).map_or(0, since);
+    out.gauge("tollgate_rules", "Rules in effect", app.limiter().rules().rules().len() as u64)?;
+    out.gauge("tollgate_rules_age_seconds", "Since they took effect", age)?;
+    out.gauge("tollgate_rules_stale_seconds", "Since when their source cannot be read or is refused", stale)
+}
+
+fn violations(app: &App, out: &mut Out<'_>) -> fmt::Result {
+    let Some(violations) = app.limiter().violations() else { return Ok(()) };
+    let stats = violations.stats();
+    let results = [("written", stats.written), ("dropped", stats.dropped)];
+    let results = results.map(|(word, count)| ([("result", word)], count));
+    out.counters("tollgate_violations", "Refusals put on record, or not", results)?;
+    out.gauge("tollgate_violations_pending", "Refusals that wait to be written", stats.pending)
+}
+
+fn listeners(app: &App, out: &mut Out<'_>) -> fmt::Result {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    let traffic = app.traffic();
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    out.counter("tollgate_connections", "Connections accepted", read(&traffic.accepted))?;
+    out.counter("tollgate_connections_refused", "Connections turned away", read(&traffic.turned_away))?;
+    let failed = read(&traffic.handshakes_failed);
+    out.counter("tollgate_tls_handshakes_failed", "TLS handshakes that failed or took too long", failed)?;
+    out.counter("tollgate_panics", "Requests that met a bug", read(&traffic.panics))
+}
+
+fn process(app: &App, out: &mut Out<'_>) -> fmt::Result {
+    let version = [([("version", env!("CARGO_PKG_VERSION"))], 1)];
+    out.family("tollgate_build_info", "What is running", MetricType::Gauge, version, gauge)?;
+    let started = u64::try_from(app.started_at().as_micros()).unwrap_or(0) / 1_000_000;
+    out.gauge("process_start_time_seconds", "When the process started", started)?;
+    let Some(process) = Process::now() else { return Ok(()) };
+    out.gauge("process_resident_memory_bytes", "Memory of the process", process.resident_bytes)?;
+    out.gauge("process_open_fds", "Its descriptors", process.open_files)?;
+    let mut cpu =
+        out.0.encode_descriptor("process_cpu_seconds", "Its processor time", None, MetricType::Counter)?;
+    cpu.encode_counter::<NoLabelSet, f64, f64>(&process.cpu_seconds, None)
+}
+
+/// Where metrics are written.
+struct Out<'e>(DescriptorEncoder<'e>);
+
+impl Out<'_> {
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        counter(&mut metric, value)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        gauge(&mut metric, value)
+    }
+
+    /// One counter for each set of labels.
+    fn counters<'l, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = ([(&'l str, &'l str); N], u64)>,
+    ) -> fmt::Result {
+        self.family(name, help, MetricType::Counter, values, counter)
+    }
+
+    fn family<'l, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        values: impl IntoIterator<Item = ([(&'l str, &'l str); N], u64)>,
+        write: fn(&mut MetricEncoder<'_>, u64) -> fmt::Result,
+    ) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in values {
+            write(&mut metric.encode_family(&labels)?, value)?;
+        }
+        Ok(())
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, times: &HistogramCounts) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        let ends = CLASSES_US.iter().map(|end| Some(*end)).chain([None]);
+        #[expect(clippy::cast_precision_loss, reason = "classes are small, and sums are told as floats")]
+        let seconds = |micros: Option<u64>| micros.map_or(f64::MAX, |micros| micros as f64 / 1e6);
+        let classes: Vec<(f64, u64)> = ends.map(seconds).zip(times.counts).collect();
+        #[expect(clippy::cast_precision_loss, reason = "the same")]
+        let sum = times.sum_ns as f64 / 1e9;
+        metric.encode_histogram::<NoLabelSet>(sum, times.counts.iter().sum(), &classes, None)
+    }
+}
+
+fn counter(metric: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
+    metric.encode_counter::<NoLabelSet, u64, f64>(&value, None)
+}
+
+fn gauge(metric: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
+    metric.encode_gauge(&value)
+}
