@@ -103,5 +103,12 @@ pub(crate) async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> String
 /// A server that loses patience soon.
 pub(crate) fn impatient() -> Patience {
     let soon = Duration::from_millis(300);
-    Patience { handshake: soon, head: soon, request: soon, drain: soon, ..Patience::default() }
+    Patience {
+        handshake: soon,
+        head: soon,
+        request: soon,
+        farewell: soon,
+        drain: soon,
+        ..Patience::default()
+    }
 }

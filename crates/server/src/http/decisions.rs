@@ -149,7 +149,7 @@ pub(super) async fn get(
         decision_id: &recorded.id,
         at: instant_text(recorded.at),
         at_ms: millis(recorded.at),
-        outcome: outcome_word(recorded.outcome),
+        outcome: Outcome::as_str(recorded.outcome),
         attributes: attributes(&recorded),
         cost: recorded.cost,
         decision: DecisionBody::recorded(&recorded),
@@ -168,7 +168,7 @@ impl From<Recorded> for DecisionLine {
         DecisionLine {
             at: instant_text(recorded.at),
             at_ms: millis(recorded.at),
-            outcome: outcome_word(recorded.outcome),
+            outcome: Outcome::as_str(recorded.outcome),
             rule: speaker.map(|speaker| speaker.rule.clone()),
             key: speaker.map(|speaker| speaker.key.clone()),
             cost: recorded.cost,
@@ -259,19 +259,9 @@ fn attributes(recorded: &Recorded) -> serde_json::Map<String, serde_json::Value>
     recorded.attributes.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect()
 }
 
-/// The word for which way a request went.
-pub(super) const fn outcome_word(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Allowed => "allowed",
-        Outcome::Refused => "refused",
-        Outcome::Denied => "denied",
-        Outcome::Unavailable => "unavailable",
-    }
-}
-
 fn outcome_of(word: &str) -> Result<Outcome, Problem> {
     let all = [Outcome::Allowed, Outcome::Refused, Outcome::Denied, Outcome::Unavailable];
-    all.into_iter().find(|outcome| outcome_word(*outcome) == word).ok_or_else(|| {
+    all.into_iter().find(|outcome| outcome.as_str() == word).ok_or_else(|| {
         let words = "`allowed`, `refused`, `denied` or `unavailable`";
         Problem::bad_query("outcome", format!("`outcome` is {words}, not `{word}`"))
     })

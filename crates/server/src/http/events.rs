@@ -256,7 +256,7 @@ impl<'a> DecisionEvent<'a> {
         DecisionEvent {
             decision_id: &recorded.id,
             at_ms: millis(recorded.at),
-            outcome: outcome_word(recorded.outcome),
+            outcome: Outcome::as_str(recorded.outcome),
             rule: speaker.map(|speaker| speaker.rule.as_str()),
             key: speaker.map(|speaker| speaker.key.as_str()),
             remaining: speaker.map(|speaker| speaker.verdict.remaining),

@@ -1,5 +1,7 @@
 //! `/livez`, `/readyz` and `/metrics`: for those who watch over the process.
 
+use std::sync::atomic::Ordering;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -50,7 +52,7 @@ pub(super) async fn readyz(State(app): State<App>) -> Response {
         _ => "up",
     };
     let stale = app.report().is_some_and(|report| report.error.is_some());
-    let stopping = app.events.is_closed();
+    let stopping = app.traffic().stopping.load(Ordering::Relaxed);
     let status = if stopping { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let rules = if stale { "stale" } else { "fresh" };
     (status, Json(Readiness { ready: !stopping, store, rules, stopping })).into_response()

@@ -14,12 +14,13 @@ use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::StatusCode;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use hyper::Request;
@@ -62,7 +63,10 @@ pub struct Patience {
     pub head: Duration,
     /// For a request to be answered, its body included.
     pub request: Duration,
-    /// For what is in flight when the server is told to stop.
+    /// When the server is told to stop, every answer says so for so long before it stops accepting: clients who are
+    /// about to ask are told where they stand, instead of meeting a closed door.
+    pub farewell: Duration,
+    /// For what is in flight then.
     pub drain: Duration,
 }
 
@@ -73,6 +77,7 @@ impl Default for Patience {
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(60),
             request: Duration::from_secs(30),
+            farewell: Duration::from_millis(200),
             drain: Duration::from_secs(10),
         }
     }
@@ -89,6 +94,8 @@ pub(crate) struct Traffic {
     pub(crate) handshakes_failed: AtomicU64,
     /// Requests that panicked.
     pub(crate) panics: AtomicU64,
+    /// Whether the server is about to stop.
+    pub(crate) stopping: AtomicBool,
 }
 
 /// An open listener.
@@ -122,7 +129,11 @@ impl Listener {
     pub(crate) async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
         let connections = GracefulShutdown::new();
         let places = Arc::new(Semaphore::new(self.patience.connections));
-        let mut stop = pin!(stop);
+        let mut stop = pin!(async {
+            stop.await;
+            self.traffic.stopping.store(true, Ordering::Relaxed);
+            tokio::time::sleep(self.patience.farewell).await;
+        });
         loop {
             tokio::select! {
                 accepted = self.socket.accept() => match accepted {
@@ -255,6 +266,7 @@ impl Connection {
         let (peer, observe) = (self.peer, self.observe.clone());
         let (router, within, traffic) =
             (self.router.clone(), self.patience.request, Arc::clone(&self.traffic));
+        let is_http1 = request.version() < Version::HTTP_2;
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(hangup.clone());
         let request = request.map(Body::new);
@@ -264,9 +276,17 @@ impl Connection {
                 true => answered(request).await,
                 false => looked_at(&observe, request, answered).await,
             };
-            Ok(answer)
+            Ok(if is_http1 { and_close(answer, &traffic) } else { answer })
         }
     }
+}
+
+/// Asks a client to close the connection, once the server is about to stop.
+fn and_close(mut response: Response, traffic: &Traffic) -> Response {
+    if traffic.stopping.load(Ordering::Relaxed) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// The same with a span, and a line in the log where it is this request's turn.

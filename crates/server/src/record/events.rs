@@ -116,11 +116,6 @@ impl Hub {
         self.closed.send_replace(true);
     }
 
-    /// Whether streams were ended: the server is about to stop.
-    pub(crate) fn is_closed(&self) -> bool {
-        *self.closed.borrow()
-    }
-
     /// Done when streams end.
     pub(crate) async fn closing(&self) {
         // An error is a hub that is gone, which is closed as well.

@@ -1,0 +1,209 @@
+//! What operators see of `tollgate serve`: metrics, logs, traces, readiness, and how it stops.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+use support::{Served, body, status};
+use tollgate_tests::poll;
+use tollgate_tests::redis_server::RedisServer;
+use tollgate_tests::scratch::Scratch;
+use tollgate_tests::signals::Signal;
+
+const ONE: &str = r#"{"attributes": {"user_id": "42", "plan": "free"}}"#;
+
+/// Name and type of every metric.
+fn names(metrics: &str) -> BTreeMap<String, String> {
+    let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let named = types.map(|line| {
+        let (name, kind) = line.split_once(' ').unwrap();
+        let total = if kind == "counter" { "_total" } else { "" };
+        (format!("{name}{total}"), kind.to_owned())
+    });
+    named.collect()
+}
+
+/// The same as documented.
+fn documented() -> BTreeMap<String, String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
+    let page = fs::read_to_string(page).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let named = rows.map(|row| {
+        let mut cells = row.split('|').map(str::trim);
+        let name = cells.next().unwrap().trim_end_matches('`');
+        (name.to_owned(), cells.next().unwrap().to_owned())
+    });
+    named.collect()
+}
+
+#[tokio::test]
+async fn metrics_are_those_of_the_reference_and_no_others() {
+    let redis = RedisServer::start().await;
+    let memory = names(&body(&Served::start(&[]).get("/metrics")));
+    let over_redis = names(&body(&Served::start(&["--store", &redis.url()]).get("/metrics")));
+    let told: BTreeMap<_, _> = memory.into_iter().chain(over_redis).collect();
+    assert_eq!(told, documented());
+}
+
+#[test]
+fn a_hundred_thousand_users_add_no_series() {
+    let served = Served::start(&[]);
+    let series = || body(&served.get("/metrics")).lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(status(&served.post("/v1/check", ONE)), 200);
+    let before = series();
+    for hundred in 0..200 {
+        let users = (0..500).map(|user| {
+            format!(
+                r#"{{"attributes": {{"user_id": "u{}", "ip": "10.{}.{}.1"}}}}"#,
+                hundred * 500 + user,
+                hundred,
+                user % 256
+            )
+        });
+        let requests = users.collect::<Vec<_>>().join(",");
+        let answer = served.post("/v1/check/batch", &format!(r#"{{"requests": [{requests}]}}"#));
+        assert_eq!(status(&answer), 200, "{answer}");
+    }
+    assert_eq!(series(), before);
+    let requests = body(&served.get("/metrics"));
+    let allowed =
+        requests.lines().find(|line| line.starts_with(r#"tollgate_requests_total{outcome="allowed"}"#));
+    assert!(allowed.is_some(), "{requests}");
+}
+
+#[test]
+fn secrets_never_appear_in_logs_errors_or_metrics() {
+    const CANARY: &str = "canary-7f3a9c51d2";
+    let scratch = Scratch::new("canary");
+    let tokens = scratch.path().join("tokens");
+    fs::write(&tokens, format!("write:{CANARY}-token\n")).unwrap();
+    let store = format!("redis://user:{CANARY}@127.0.0.1:1");
+    let served = Served::start(&[
+        "--admin-token-file",
+        tokens.to_str().unwrap(),
+        "--store",
+        &store,
+        "--log",
+        "debug",
+        "--log-format",
+        "json",
+        "--log-requests",
+        "1",
+    ]);
+    let mut answers = vec![served.greeting.clone()];
+    let authorized = format!("authorization: Bearer {CANARY}-token\r\n");
+    for (method, path, head, text) in [
+        ("GET", "/metrics", authorized.as_str(), ""),
+        ("GET", "/v1/stats", &authorized, ""),
+        ("GET", "/v1/rules", &format!("authorization: Bearer {CANARY}-wrong\r\n"), ""),
+        (
+            "POST",
+            "/v1/check",
+            &format!("cookie: session={CANARY}\r\nx-api-key: {CANARY}\r\n"),
+            r#"{"attributes": 5}"#,
+        ),
+        ("GET", &format!("/nothing?token={CANARY}"), &format!("authorization: Basic {CANARY}\r\n"), ""),
+    ] {
+        answers.push(served.send(method, path, head, text));
+    }
+    let log = served.stop();
+    assert!(log.lines().count() > 4, "there is a log: {log}");
+    assert!(!log.contains(CANARY), "{log}");
+    assert!(answers.iter().all(|answer| !answer.contains(CANARY)), "{answers:?}");
+}
+
+#[test]
+fn a_log_of_json_has_an_object_on_each_line_and_a_share_of_the_requests() {
+    let served = Served::start(&["--log-format", "json", "--log-requests", "0.5"]);
+    let named = served.send("POST", "/v1/check", "x-request-id: abc-123\r\n", ONE);
+    assert!(named.contains("\r\nx-request-id: abc-123\r\n"), "{named}");
+    for _ in 0..9 {
+        assert!(served.post("/v1/check", ONE).contains("\r\nx-request-id: "));
+    }
+    let log = served.stop();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let requests: Vec<&Value> = lines.iter().filter(|line| line["target"] == "tollgate::request").collect();
+    assert_eq!(requests.len(), 5, "{log}");
+    let one = requests[0];
+    assert!(one["path"] == "/v1/check" && one["status"] == 200 && one["took_us"].is_u64(), "{one}");
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_told_and_makes_nobody_unready() {
+    let redis = RedisServer::start().await;
+    let served = Served::start(&["--store", &redis.url()]);
+    let told = served.get("/readyz");
+    assert_eq!(status(&told), 200);
+    assert_eq!(body(&told), r#"{"ready":true,"store":"up","rules":"fresh","stopping":false}"#);
+    drop(redis);
+    poll::blocking("the store to be missed", poll::PATIENCE, || {
+        served.post("/v1/check", ONE);
+        body(&served.get("/readyz")).contains(r#""ready":true,"store":"unreachable""#)
+    });
+    let metrics = body(&served.get("/metrics"));
+    assert!(metrics.contains("\ntollgate_store_up 0\n"), "{metrics}");
+    let degraded = r#"tollgate_degraded_decisions_total{policy="open",reason="unreachable"} "#;
+    let count = metrics.lines().find_map(|line| line.strip_prefix(degraded)).unwrap();
+    assert!(count.parse::<u64>().unwrap() > 0, "{metrics}");
+}
+
+#[test]
+fn a_stop_under_load_loses_no_answer() {
+    let served = Served::start(&[]);
+    let (stopping, begun) = (AtomicBool::new(false), AtomicBool::new(false));
+    let answers: Vec<u64> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut answered, mut connection) = (0, served.keep_alive());
+                    loop {
+                        // Whoever is not told to close gets the next answer too.
+                        let answer = connection.ask("POST", "/v1/check", ONE).expect("an answer");
+                        answered += 1;
+                        begun.store(true, Ordering::Relaxed);
+                        if answer.to_lowercase().contains("\r\nconnection: close\r\n") {
+                            assert!(stopping.load(Ordering::Relaxed), "it was told to stop");
+                            return answered;
+                        }
+                    }
+                })
+            })
+            .collect();
+        poll::blocking("the load to begin", poll::PATIENCE, || begun.load(Ordering::Relaxed));
+        stopping.store(true, Ordering::Relaxed);
+        Signal::Terminate.send(served.pid());
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    assert!(answers.iter().all(|answered| *answered > 0));
+    assert_eq!(served.wait(), Some(0), "and it ends well");
+}
+
+/// Everything that stands in a page or a file between backticks or in an expression and looks like a metric.
+fn mentioned(text: &str) -> BTreeSet<String> {
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let words = text.split(|letter| !is_name(letter));
+    let known =
+        |word: &&str| (word.starts_with("tollgate_") || word.starts_with("process_")) && !word.ends_with('_');
+    let base = |word: &str| {
+        let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| word.strip_suffix(end));
+        of_histogram.unwrap_or(word).to_owned()
+    };
+    words.filter(known).map(base).collect()
+}
+
+#[test]
+fn alerts_and_dashboard_ask_for_metrics_that_there_are() {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let known: BTreeSet<String> = documented().into_keys().collect();
+    for file in ["prometheus/alerts.yaml", "grafana/tollgate.json"] {
+        let asked = mentioned(&fs::read_to_string(deploy.join(file)).unwrap());
+        let strange: Vec<_> = asked.difference(&known).collect();
+        assert!(asked.len() > 5 && strange.is_empty(), "{file}: {strange:?}");
+    }
+}
