@@ -6,6 +6,7 @@ mod client;
 mod completions;
 mod config;
 mod data;
+mod decided;
 mod doctor;
 mod explain;
 mod greet;
@@ -51,7 +52,7 @@ struct Cli {
 enum Command {
     /// Answer checks over HTTP; what `tollgate` does without a command
     Serve(serve::Args),
-    /// Decide a request, with nothing counted before it
+    /// Decide a request, here with nothing counted before it, or at a running server
     Check(check::Args),
     /// Check rules files, list rules, look one up
     Rules(Box<rules::Args>),
