@@ -6,11 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::builder::FalseyValueParser;
-use serde::Serialize;
-use tollgate::core::RuleIndex;
-use tollgate::core::rule::{Action, Mismatch};
-use tollgate::{Answer, Descriptor, Limiter, MemoryStore, Micros, Outcome, RuleSet};
-use tollgate_server::DecisionBody;
+use tollgate::{Limiter, MemoryStore, Micros, Outcome};
+use tollgate_server::Report;
 
 use crate::client::Client;
 use crate::decided::{self, Explained, body};
@@ -35,26 +32,6 @@ pub(crate) struct Args {
     json: bool,
     #[command(flatten)]
     request: RequestArgs,
-}
-
-/// Everything there is to say about a request.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    attributes: serde_json::Map<String, serde_json::Value>,
-    cost: u64,
-    decision: DecisionBody<'a>,
-    rules: Vec<Line<'a>>,
-}
-
-/// What one rule has to do with it.
-#[derive(Debug, Serialize)]
-struct Line<'a> {
-    rule: &'a str,
-    applies: bool,
-    /// Why not, or what it did where it has no numbers.
-    reason: Option<String>,
-    key: Option<String>,
-    speaks: bool,
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
@@ -93,74 +70,8 @@ async fn here(args: &Args, place: Option<&Path>) -> anyhow::Result<String> {
     let limiter = Limiter::new(load::rules(place)?, MemoryStore::new());
     let (request, cost) = (args.request.descriptor(), args.request.cost);
     let answer = limiter.peek(&request, cost).await;
-    let text = |value: &tollgate::core::Value<'_>| value.to_string().into();
-    let report = Report {
-        attributes: request.facts().map(|(name, value)| (name.to_owned(), text(value))).collect(),
-        cost,
-        decision: DecisionBody::new(&answer, &request, None),
-        rules: lines(&limiter, &answer, &request),
-    };
+    let report = Report::of(&limiter, &answer, &request, cost).await;
     Ok(serde_json::to_string(&report)?)
-}
-
-fn lines<'a>(limiter: &Limiter<MemoryStore>, answer: &'a Answer, request: &Descriptor<'_>) -> Vec<Line<'a>> {
-    let rules = answer.rules();
-    let explained = limiter.explain(rules, request);
-    let applies = |index: RuleIndex| {
-        explained.iter().any(|one| one.rule == index && one.mismatch.is_none() && !one.replaced)
-    };
-    let line = |index: RuleIndex, mismatch: Option<&Mismatch<'_>>| {
-        let rule = rules.rule(index);
-        let tier = answer.tiers().iter().find(|tier| tier.rule == index).copied();
-        let reason = match mismatch {
-            Some(mismatch) => Some(reason(mismatch, request)),
-            None if !applies(index) => Some(replaced_by(rules, index, applies)),
-            None if tier.is_none() => Some(beside(rules, index, answer)),
-            None => None,
-        };
-        Line {
-            rule: rule.label(),
-            applies: applies(index),
-            reason,
-            key: applies(index).then(|| rule.key(request).to_string()),
-            speaks: answer.speaker().is_some_and(|speaker| speaker.rule == index),
-        }
-    };
-    explained.iter().map(|one| line(one.rule, one.mismatch.as_ref())).collect()
-}
-
-fn reason(mismatch: &Mismatch<'_>, request: &Descriptor<'_>) -> String {
-    match mismatch {
-        Mismatch::Condition(condition) => {
-            let attribute = condition.attribute();
-            let here = match request.text(attribute) {
-                Some(value) => format!("here it is {value}"),
-                None => format!("the request has no {attribute}"),
-            };
-            format!("only where {}; {here}", condition.describe())
-        }
-        other => other.to_string(),
-    }
-}
-
-fn replaced_by(rules: &RuleSet, index: RuleIndex, applies: impl Fn(RuleIndex) -> bool) -> String {
-    let label = rules.rule(index).label();
-    let replaces = |(other, rule): &(RuleIndex, &tollgate::Rule)| {
-        applies(*other) && rule.replaces().iter().any(|name| name == label)
-    };
-    match (0..).zip(rules.rules()).find(replaces) {
-        Some((_, rule)) => format!("replaced by {}", rule.label()),
-        None => "replaced by another rule".to_owned(),
-    }
-}
-
-/// Why a rule that applies has no numbers.
-fn beside(rules: &RuleSet, index: RuleIndex, answer: &Answer) -> String {
-    match (rules.rule(index).action(), answer.outcome()) {
-        (_, Outcome::Denied) => "not asked: another rule denies the request".to_owned(),
-        (Action::Allow, _) => "exempts the request from every limit".to_owned(),
-        _ => "not asked: another rule exempts the request".to_owned(),
-    }
 }
 
 fn print(request: &str, explained: &Explained, terminal: &mut Terminal) -> anyhow::Result<()> {

@@ -34,9 +34,21 @@ pub(crate) struct Args {
     /// Write the addresses here, as JSON, when every listener is up
     #[arg(long, value_name = "FILE", env = "TOLLGATE_READY_FILE")]
     ready_file: Option<PathBuf>,
+    /// How many decisions to remember, for whoever asks why; 0 remembers none
+    #[arg(long, value_name = "N", env = "TOLLGATE_DECISIONS", default_value = "10000",
+          value_parser = decisions)]
+    decisions: usize,
     /// Everything above as a file [default: tollgate.toml in the working directory, if it is there]
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     config: Option<PathBuf>,
+}
+
+/// More would be a database.
+const MOST_DECISIONS: usize = 1_000_000;
+
+fn decisions(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= MOST_DECISIONS);
+    number.ok_or_else(|| format!("expected a whole number from 0 to {MOST_DECISIONS}"))
 }
 
 /// Serves until it is told to stop.
@@ -72,12 +84,15 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
             None => limiter,
         });
         let mut app = App::new(Arc::clone(&limiter), source.home)
+            .with_store_shown(&args.store.shown())
+            .with_decisions(args.decisions)
             .with_identify(config.identify)
             .with_headers(config.headers);
         if let Some(beside) = &beside {
             app = app.with_violations(beside.log().clone());
         }
         if let Some(follower) = source.follower {
+            app = app.with_rules_status(follower.status());
             tokio::spawn(follower.run(limiter));
         }
         let server = Server::bind(&listen, app).await?;

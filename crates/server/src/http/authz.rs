@@ -13,12 +13,13 @@ use axum::http::request::Parts;
 use axum::http::uri::{Authority, PathAndQuery};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
-use tollgate::Micros;
+use tollgate::{Answer, Descriptor, Micros};
 use tollgate_tower::{Identify, Protocol, Refusal, write_headers};
 
 use super::App;
 use super::admin::Peer;
-use super::problem::Problem;
+use super::check::ask_again;
+use super::problem::{Problem, ProblemBody};
 use super::query::Query;
 
 /// What a proxy says about the request it has; the first name wins nothing, they must agree.
@@ -56,7 +57,29 @@ fn peer(request: &Parts) -> Option<IpAddr> {
     request.extensions.get().map(|Peer(peer)| peer.ip())
 }
 
-/// Checks the request that a proxy asks about: 200, or what the middleware would refuse it with.
+/// Decide the request that a proxy asks about, found in its headers, and charge it if it may pass.
+#[utoipa::path(method(get, head, post, put, patch, delete, options), path = "/v1/authz", tag = "decisions",
+    params(
+        ("deny_status" = Option<u16>, Query, minimum = 400, maximum = 599,
+            description = "the status of every refusal; the true one is in `tollgate-status`"),
+        ("X-Forwarded-Method" = Option<String>, Header, description = "or `X-Original-Method`"),
+        ("X-Forwarded-Uri" = Option<String>, Header, description = "or `X-Original-URI`"),
+        ("X-Forwarded-Host" = Option<String>, Header),
+        ("X-Forwarded-For" = Option<String>, Header),
+    ),
+    responses(
+        (status = 200, description = "it may pass"),
+        (status = 400, description = "the proxy does not say what it is asked for", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 401, description = "not a trusted proxy", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 403, description = "a rule denies it", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 429, description = "a limit is used up", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = ProblemBody,
+            content_type = "application/problem+json"),
+    ))]
 pub(super) async fn authz(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
     let Gate(identify) = &*app.gate;
     let (mut asked, _) = request.into_parts();
@@ -67,10 +90,11 @@ pub(super) async fn authz(State(app): State<App>, request: Request) -> Result<Re
     asked.method = method(&asked.headers)?;
     asked.uri = uri(&asked.headers)?;
     let facts = identify.describe(&asked);
-    let answer = app.limiter.check_within(&facts, 1, MAX_WAIT.into()).await;
+    let (answer, id) = app.admit(&facts).await;
     let headers = app.headers.headers(&answer, answer.rules(), Some(&facts), answer.at());
     if !answer.allowed() {
-        let refusal = Refusal::of(&answer, headers, app.ids.next()).into_response(Protocol::Http);
+        let mut refusal = Refusal::of(&answer, headers, id).into_response(Protocol::Http);
+        ask_again(&answer, refusal.headers_mut());
         return Ok(in_disguise(refusal, deny_status).map(Body::from));
     }
     if answer.delay() > Micros::ZERO {
@@ -81,6 +105,19 @@ pub(super) async fn authz(State(app): State<App>, request: Request) -> Result<Re
         write_headers(values, response.headers_mut());
     }
     Ok(response)
+}
+
+impl App {
+    /// Decides a request that can be held, and remembers that under a name.
+    async fn admit(&self, facts: &Descriptor<'_>) -> (Answer, String) {
+        let clock = self.limiter.clock();
+        let started = clock.stopwatch_nanos();
+        let answer = self.limiter.check_within(facts, 1, MAX_WAIT.into()).await;
+        let took = Duration::from_nanos(clock.stopwatch_nanos().saturating_sub(started));
+        let id = self.ids.next();
+        self.record(&answer.request(facts), &answer, &id, 1, took);
+        (answer, id)
+    }
 }
 
 /// `?deny_status=403`, for proxies that know no other no.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tollgate::{AnyStore, Bounds, Clock, MemoryStore, Timestamp, rules};
 use tower::ServiceExt as _;
 
+use super::ask::MAX_BODY_BYTES;
 use super::*;
 
 const RULES: &str = r#"
