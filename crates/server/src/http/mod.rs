@@ -150,8 +150,8 @@ impl Parts {
 }
 
 pub(crate) fn router(app: App) -> Router {
-    let (router, document) = documented().split_for_parts();
-    openapi::serve(router, &document)
+    let (router, _) = documented().split_for_parts();
+    router
         .fallback(async |uri: Uri| Problem::not_found(&uri))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| Problem::method(&method, &uri))
         .with_state(app)
@@ -165,6 +165,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(check::refund))
         .routes(routes!(batch::batch))
         .routes(routes!(livez))
+        .routes(routes!(openapi::openapi))
         .merge(admin())
 }
 
