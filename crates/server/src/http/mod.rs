@@ -168,8 +168,8 @@ impl Parts {
 }
 
 pub(crate) fn router(app: App) -> Router {
-    let (router, document) = documented().split_for_parts();
-    openapi::serve(router, &document)
+    let (router, _) = documented().split_for_parts();
+    router
         .fallback(async |uri: Uri| Problem::not_found(&uri))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| Problem::method(&method, &uri))
         .with_state(app)
@@ -184,6 +184,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(batch::batch))
         .routes(routes!(authz::authz))
         .routes(routes!(livez))
+        .routes(routes!(openapi::openapi))
         .merge(admin())
 }
 
