@@ -95,6 +95,33 @@ async fn a_check_at_a_server_reads_like_one_here_and_counts_there() {
     assert!(json["allowed"] == true && json["decision_id"].is_string(), "{json}");
 }
 
+#[tokio::test]
+async fn an_explanation_of_a_server_reads_like_one_here_and_it_remembers_decisions() {
+    let served = Served::start().await;
+    for words in [
+        &["explain", "--user-id", "42", "--plan", "free", "--endpoint", "//a?x"][..],
+        &["explain", "--user-id", "42", "--cost", "4"],
+        &["explain", "--user-id", "666"],
+        &["explain", "--user-id", "42", "--json"],
+        &["explain"],
+    ] {
+        let [there, here] = served.both(words);
+        assert_eq!(there, here, "{words:?}");
+    }
+    for (cost, told) in [("2", "was allowed; per-user speaks"), ("2", "was refused by per-user")] {
+        let [(_, json), _] = served.both(&["check", "--user-id", "42", "--cost", cost, "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let id = json["decision_id"].as_str().unwrap();
+        let output = tollgate(&["explain", "--server", &served.url, "--decision", id]);
+        let said = text(&output.stdout);
+        assert!(said.starts_with("user_id=42\n") && said.contains(told) && said.contains(id), "{said}");
+        assert!(said.contains("<- speaks") && said.contains("does not apply"), "{said}");
+    }
+    let unknown = tollgate(&["explain", "--server", &served.url, "--decision", "0123"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("10000"), "{}", text(&unknown.stderr));
+}
+
 #[test]
 fn a_server_that_is_not_there_or_none_is_told_apart() {
     for command in ["check", "explain"] {
