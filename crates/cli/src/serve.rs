@@ -17,6 +17,7 @@ use crate::greet::{FirstScreen, Trial};
 use crate::source::SourceArgs;
 use crate::store::{FleetArgs, StoreArgs};
 use crate::terminal::Terminal;
+use crate::words::count;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -73,7 +74,8 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
         // Signals are caught before anybody is told that the server is up.
         let signals = Signals::catch().context("cannot catch signals")?;
         let source = args.rules.open().await?;
-        let rules = format!("{}, {} rules", source.shown, source.rules.rules().len());
+        let number = u64::try_from(source.rules.rules().len()).unwrap_or(u64::MAX);
+        let rules = format!("{}, {}", source.shown, count(number, "rule"));
         let store = args.store.open().await?;
         let beside = args.beside.open(source.database(), &source.rules)?;
         let set = Arc::new(source.rules);
