@@ -9,6 +9,7 @@ mod alarms;
 mod answers;
 mod doctor;
 mod losses;
+mod middleware;
 mod node;
 mod outages;
 mod policies;

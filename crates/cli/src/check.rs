@@ -1,6 +1,7 @@
 //! `tollgate check`: decide a request, or the same one again and again.
 
-use std::io::{StdoutLock, Write as _};
+use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::builder::FalseyValueParser;
@@ -8,10 +9,13 @@ use tollgate::core::Enforcement;
 use tollgate::{Answer, Descriptor, Limiter, MemoryStore, Micros, Outcome};
 use tollgate_server::DecisionBody;
 
-use crate::load::RulesArgs;
+use crate::client::Client;
+use crate::decided::{Decided, body};
+use crate::load;
 use crate::request::RequestArgs;
+use crate::rules::{PlaceArgs, is_server};
 use crate::terminal::{Terminal, Tone};
-use crate::words::{grouped, wait};
+use crate::words::{grouped, printable, wait};
 
 /// What `check` says when a request was refused.
 const REFUSED: u8 = 1;
@@ -20,7 +24,7 @@ const REFUSED: u8 = 1;
 #[command(after_help = "Exits with 0 when every request was allowed, 1 when one was refused, 2 on errors.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    rules: RulesArgs,
+    place: PlaceArgs,
     /// How often to send it
     #[arg(long, value_name = "TIMES", env = "TOLLGATE_REPEAT", default_value_t = 1)]
     repeat: u64,
@@ -32,7 +36,18 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let limiter = Limiter::new(args.rules.load()?, MemoryStore::new());
+    let place = args.place.named()?;
+    let any_refused = match place.as_deref().filter(|place| is_server(place)) {
+        Some(server) => there(args, &Client::new(server)?, terminal)?,
+        None => here(args, place.as_deref().map(Path::new), terminal)?,
+    };
+    terminal.out().flush()?;
+    Ok(if any_refused { ExitCode::from(REFUSED) } else { ExitCode::SUCCESS })
+}
+
+/// Decides with nothing counted before; whether any was refused.
+fn here(args: &Args, place: Option<&Path>, terminal: &mut Terminal) -> anyhow::Result<bool> {
+    let limiter = Limiter::new(load::rules(place)?, MemoryStore::new());
     let request = args.request.descriptor();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let mut any_refused = false;
@@ -40,78 +55,139 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
         for _ in 0..args.repeat {
             let answer = limiter.check(&request, args.request.cost).await;
             any_refused |= !answer.allowed();
-            if args.json {
-                serde_json::to_writer(&mut *terminal.out(), &DecisionBody::new(&answer, &request, None))?;
-                newline(terminal.out())?;
-            } else {
-                let line = sentence(&answer, &request, args.request.cost, terminal);
-                writeln!(terminal.out(), "{line}")?;
-            }
-        }
-        anyhow::Ok(())
-    })?;
-    terminal.out().flush()?;
-    Ok(if any_refused { ExitCode::from(REFUSED) } else { ExitCode::SUCCESS })
-}
-
-fn newline(out: &mut StdoutLock<'_>) -> std::io::Result<()> {
-    out.write_all(b"\n")
-}
-
-/// The decision in one line.
-fn sentence(answer: &Answer, request: &Descriptor<'_>, cost: u64, terminal: &Terminal) -> String {
-    let rule = answer.rule().unwrap_or_default();
-    let key = answer.speaker().map(|tier| answer.rules().rule(tier.rule).key(request).to_string());
-    let by = key.map_or_else(String::new, |key| terminal.paint(Tone::Faint, &format!("  [{rule}: {key}]")));
-    let line = match (answer.outcome(), answer.speaker()) {
-        (Outcome::Allowed, None) => {
-            format!("{}  no limit applies", terminal.paint(Tone::Good, "allowed"))
-        }
-        (Outcome::Allowed, Some(tier)) => {
-            let held = match answer.delay().get() {
-                0 => String::new(),
-                _ => format!("in {}, ", wait(answer.delay())),
+            let line = match args.json {
+                true => serde_json::to_string(&DecisionBody::new(&answer, &request, None))?,
+                false => Said::of(&answer, &request, args.request.cost).sentence(terminal),
             };
-            let left = format!("{} of {} left", grouped(tier.verdict.remaining), grouped(tier.verdict.limit));
-            format!("{}  {held}{left}{by}", terminal.paint(Tone::Good, "allowed"))
+            writeln!(terminal.out(), "{line}")?;
         }
-        (Outcome::Refused, tier) => {
-            let when = match (answer.retry_after(), tier) {
-                (None, Some(tier)) => {
-                    let cost = answer.rules().rule(tier.rule).cost(request, cost);
-                    format!(
-                        "a cost of {} never fits a limit of {}",
-                        grouped(cost),
-                        grouped(tier.verdict.limit)
-                    )
-                }
-                (after, _) => format!("try again in {}", wait(after.unwrap_or(Micros::MAX))),
-            };
-            format!("{}  {when}{by}", terminal.paint(Tone::Bad, "refused"))
-        }
-        (Outcome::Unavailable, _) => {
-            format!(
-                "{}  the store is away and the rule fails closed{by}",
-                terminal.paint(Tone::Bad, "refused")
-            )
-        }
-        (Outcome::Denied, _) => {
-            format!("{}  blocked by a rule, no wait helps{by}", terminal.paint(Tone::Bad, "refused"))
-        }
-    };
-    line + &on_trial(answer, terminal)
+        Ok(any_refused)
+    })
 }
 
-/// What the rules on trial would have done.
-fn on_trial(answer: &Answer, terminal: &Terminal) -> String {
-    let refusing = answer
-        .tiers()
-        .iter()
-        .filter(|tier| tier.enforcement == Enforcement::Shadow && !tier.verdict.allowed)
-        .map(|tier| answer.rules().rule(tier.rule).label());
-    let labels: Vec<&str> = refusing.collect();
-    if labels.is_empty() {
-        return String::new();
+/// Has a server decide and charge; whether any was refused.
+fn there(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow::Result<bool> {
+    let body = body(&args.request.descriptor(), args.request.cost);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut any_refused = false;
+    runtime.block_on(async {
+        for _ in 0..args.repeat {
+            let (decided, text) = client.check(&body).await?;
+            any_refused |= !decided.allowed;
+            let line = if args.json { text } else { Said::from(&decided).sentence(terminal) };
+            writeln!(terminal.out(), "{line}")?;
+        }
+        Ok(any_refused)
+    })
+}
+
+/// A decision, for one line.
+struct Said {
+    outcome: Outcome,
+    speaker: Option<Speaker>,
+    retry_after: Option<Micros>,
+    delay: Micros,
+    /// Rules on trial that would have refused.
+    on_trial: Vec<String>,
+}
+
+struct Speaker {
+    rule: String,
+    key: String,
+    limit: u64,
+    remaining: u64,
+    /// What the request takes from it, where that is known.
+    cost: Option<u64>,
+}
+
+impl Said {
+    fn of(answer: &Answer, request: &Descriptor<'_>, cost: u64) -> Self {
+        let rule = |tier: &tollgate::Tier| answer.rules().rule(tier.rule);
+        let would_refuse =
+            |tier: &&tollgate::Tier| tier.enforcement == Enforcement::Shadow && !tier.verdict.allowed;
+        Said {
+            outcome: answer.outcome(),
+            speaker: answer.speaker().map(|tier| Speaker {
+                rule: rule(tier).label().to_owned(),
+                key: rule(tier).key(request).to_string(),
+                limit: tier.verdict.limit,
+                remaining: tier.verdict.remaining,
+                cost: Some(rule(tier).cost(request, cost)),
+            }),
+            retry_after: answer.retry_after(),
+            delay: answer.delay(),
+            on_trial: answer
+                .tiers()
+                .iter()
+                .filter(would_refuse)
+                .map(|tier| rule(tier).label().to_owned())
+                .collect(),
+        }
     }
-    terminal.paint(Tone::Faint, &format!("  [shadow: {} would refuse]", labels.join(", ")))
+
+    /// The decision in one line.
+    fn sentence(&self, terminal: &Terminal) -> String {
+        let by = self.speaker.as_ref().map_or_else(String::new, |Speaker { rule, key, .. }| {
+            terminal.paint(Tone::Faint, &format!("  [{}: {}]", printable(rule), printable(key)))
+        });
+        let (tone, word) = match self.outcome {
+            Outcome::Allowed => (Tone::Good, "allowed"),
+            _ => (Tone::Bad, "refused"),
+        };
+        format!("{}  {}{by}{}", terminal.paint(tone, word), self.reason(), self.trial(terminal))
+    }
+
+    fn reason(&self) -> String {
+        match (self.outcome, &self.speaker) {
+            (Outcome::Allowed, None) => "no limit applies".to_owned(),
+            (Outcome::Allowed, Some(speaker)) => {
+                let held = match self.delay {
+                    Micros::ZERO => String::new(),
+                    delay => format!("in {}, ", wait(delay)),
+                };
+                format!("{held}{} of {} left", grouped(speaker.remaining), grouped(speaker.limit))
+            }
+            (Outcome::Refused, speaker) => match (self.retry_after, speaker) {
+                (None, Some(Speaker { limit, cost: Some(cost), .. })) => {
+                    format!("a cost of {} never fits a limit of {}", grouped(*cost), grouped(*limit))
+                }
+                (None, _) => "it costs more than the limit ever has to give".to_owned(),
+                (Some(after), _) => format!("try again in {}", wait(after)),
+            },
+            (Outcome::Unavailable, _) => "the store is away and the rule fails closed".to_owned(),
+            (Outcome::Denied, _) => "blocked by a rule, no wait helps".to_owned(),
+        }
+    }
+
+    /// What the rules on trial would have done.
+    fn trial(&self, terminal: &Terminal) -> String {
+        if self.on_trial.is_empty() {
+            return String::new();
+        }
+        let labels = printable(&self.on_trial.join(", "));
+        terminal.paint(Tone::Faint, &format!("  [shadow: {labels} would refuse]"))
+    }
+}
+
+impl From<&Decided> for Said {
+    fn from(decided: &Decided) -> Self {
+        let would_refuse = decided.limits.iter().filter(|limit| limit.is_on_trial() && !limit.allowed);
+        Said {
+            outcome: decided.outcome(),
+            speaker: decided.speaker().map(|limit| Speaker {
+                rule: limit.rule.clone(),
+                key: limit.key.clone(),
+                limit: limit.limit,
+                remaining: limit.remaining,
+                cost: None,
+            }),
+            retry_after: decided.retry_after_ms.map(millis),
+            delay: millis(decided.delay_ms),
+            on_trial: would_refuse.map(|limit| limit.rule.clone()).collect(),
+        }
+    }
+}
+
+fn millis(count: u64) -> Micros {
+    Micros::new(count.saturating_mul(1_000))
 }

@@ -1,7 +1,7 @@
 //! The first screen of `tollgate serve`: what listens, which rules, and a request that ends in a 429.
 
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use tollgate::core::rule::Mode;
@@ -33,13 +33,9 @@ impl FirstScreen<'_> {
         let FirstScreen { http, rules, store, .. } = self;
         let title = terminal.paint(Tone::Strong, concat!("tollgate ", env!("CARGO_PKG_VERSION")));
         let faint = |text: &str| terminal.paint(Tone::Faint, text);
-        let next = match self.trial {
-            Some(trial) => faint(&format!(
-                "tollgate explain {} shows which rules that request meets, and why",
-                trial.flags()
-            )),
-            None => faint("tollgate explain --help: which rules a request meets, and why"),
-        };
+        let here = reachable(*http);
+        let request = self.trial.map_or_else(|| "--help".to_owned(), Trial::flags);
+        let next = faint(&format!("tollgate explain --server http://{here} {request}"));
         let out = terminal.out();
         writeln!(out, "{title}\n")?;
         writeln!(out, "  listening  http://{http}")?;
@@ -50,12 +46,22 @@ impl FirstScreen<'_> {
         }
         if let Some(trial) = self.trial {
             writeln!(out, "\n{}\n", trial.promise())?;
-            writeln!(out, "{}", trial.curl(*http))?;
+            writeln!(out, "{}", trial.curl(here))?;
         }
-        writeln!(out, "\n{next}")?;
+        writeln!(out, "\nWhich rules a request meets, and why:\n\n  {next}")?;
         out.flush()?;
         Ok(())
     }
+}
+
+/// Where this machine reaches a listener: one on every address is also on loopback.
+fn reachable(listener: SocketAddr) -> SocketAddr {
+    let address = match listener.ip() {
+        IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        address => address,
+    };
+    SocketAddr::new(address, listener.port())
 }
 
 /// A request that is refused when it is sent so often.
@@ -215,6 +221,17 @@ mod tests {
         let trial = trial(spoilt).await.unwrap();
         assert_eq!((&*trial.rule, trial.requests), ("pro", 2));
         assert!(trial.promise().ends_with("Ask twice; the second is a 429:"));
+    }
+
+    #[test]
+    fn a_listener_on_every_address_is_reached_on_loopback() {
+        for (listener, here) in [
+            ("0.0.0.0:8080", "127.0.0.1:8080"),
+            ("[::]:8080", "[::1]:8080"),
+            ("192.0.2.7:8080", "192.0.2.7:8080"),
+        ] {
+            assert_eq!(reachable(listener.parse().unwrap()).to_string(), here);
+        }
     }
 
     #[tokio::test]

@@ -37,16 +37,25 @@ impl RulesArgs {
     ///
     /// They cannot be read, or everything that is wrong with them.
     pub(crate) fn load(&self) -> anyhow::Result<RuleSet> {
-        let Some(place) = &self.place else { return Ok(rules::parse("starter.yaml", rules::STARTER)?) };
-        if let Some(url) = url(place) {
-            return load_database(url);
-        }
-        let text = text(place).map_err(|error| {
-            let way_out = "name another with --rules, or leave it out for the built-in starter set";
-            anyhow!("cannot read the rules {}: {error}; {way_out}", place.display())
-        })?;
-        Ok(rules::parse(&name(place), &text)?)
+        rules(self.place.as_deref())
     }
+}
+
+/// The rules of a file or a database; without a place the built-in starter set.
+///
+/// # Errors
+///
+/// They cannot be read, or everything that is wrong with them.
+pub(crate) fn rules(place: Option<&Path>) -> anyhow::Result<RuleSet> {
+    let Some(place) = place else { return Ok(rules::parse("starter.yaml", rules::STARTER)?) };
+    if let Some(url) = url(place) {
+        return load_database(url);
+    }
+    let text = text(place).map_err(|error| {
+        let way_out = "name another with --rules, or leave it out for the built-in starter set";
+        anyhow!("cannot read the rules {}: {error}; {way_out}", place.display())
+    })?;
+    Ok(rules::parse(&name(place), &text)?)
 }
 
 /// The address of a database, if it is one: a misspelt scheme is no file either.

@@ -6,6 +6,7 @@ mod client;
 mod completions;
 mod config;
 mod data;
+mod decided;
 mod doctor;
 mod explain;
 mod greet;
@@ -53,7 +54,7 @@ struct Cli {
 enum Command {
     /// Answer checks over HTTP; what `tollgate` does without a command
     Serve(serve::Args),
-    /// Decide a request, with nothing counted before it
+    /// Decide a request, here with nothing counted before it, or at a running server
     Check(check::Args),
     /// Check rules files, list rules, look one up
     Rules(Box<rules::Args>),
@@ -75,7 +76,9 @@ fn main() -> ExitCode {
     let given = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&given).unwrap_or_else(|error| error.exit());
     let mut terminal = Terminal::new(cli.color);
-    run(cli.command, given.subcommand().map(|(_, given)| given), &mut terminal).unwrap_or_else(|error| {
+    // Where each word was said matters to what may also be said in a file.
+    let words = given.subcommand().map_or(&given, |(_, words)| words);
+    run(cli.command, words, &mut terminal).unwrap_or_else(|error| {
         if terminal::is_closed_pipe(&error) {
             return ExitCode::SUCCESS; // whoever read our output has seen enough
         }
@@ -84,29 +87,17 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(
-    command: Option<Command>,
-    given: Option<&ArgMatches>,
-    terminal: &mut Terminal,
-) -> anyhow::Result<ExitCode> {
-    // Where a flag was said counts for what has a file, too.
-    match (command, given) {
-        (Some(Command::Serve(_)), Some(given)) => serve::run(Config::of(given)?, terminal),
-        (Some(Command::Config(args)), Some(given)) => config::run(&args, given, terminal),
-        (Some(command), _) => obey(command, terminal),
-        (None, _) => serve::run(Config::of_environment()?, terminal),
-    }
-}
-
-fn obey(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+fn run(command: Option<Command>, words: &ArgMatches, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Check(args) => check::run(&args, terminal),
-        Command::Rules(args) => rules::run(&args, terminal),
-        Command::Replay(args) => replay::run(&args, terminal),
-        Command::Explain(args) => explain::run(&args, terminal),
-        Command::Doctor(args) => doctor::run(&args, terminal),
-        Command::Violations(args) => violations::run(&args, terminal),
-        Command::Completions(args) => completions::run(&args, terminal),
-        Command::Serve(_) | Command::Config(_) => unreachable!("they have words of their own"),
+        Some(Command::Serve(_)) => serve::run(Config::of(words)?, terminal),
+        Some(Command::Check(args)) => check::run(&args, terminal),
+        Some(Command::Rules(args)) => rules::run(&args, terminal),
+        Some(Command::Replay(args)) => replay::run(&args, terminal),
+        Some(Command::Explain(args)) => explain::run(&args, terminal),
+        Some(Command::Doctor(args)) => doctor::run(&args, terminal),
+        Some(Command::Violations(args)) => violations::run(&args, terminal),
+        Some(Command::Config(args)) => config::run(&args, words, terminal),
+        Some(Command::Completions(args)) => completions::run(&args, terminal),
+        None => serve::run(Config::of_environment()?, terminal),
     }
 }

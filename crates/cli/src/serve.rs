@@ -17,6 +17,7 @@ use crate::source::SourceArgs;
 use crate::store::{FleetArgs, StoreArgs};
 use crate::telemetry::TelemetryArgs;
 use crate::terminal::Terminal;
+use crate::words::count;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,9 +33,21 @@ pub(crate) struct Args {
     listen: ListenArgs,
     #[command(flatten)]
     telemetry: TelemetryArgs,
+    /// How many decisions to remember, for whoever asks why; 0 remembers none
+    #[arg(long, value_name = "N", env = "TOLLGATE_DECISIONS", default_value = "10000",
+          value_parser = decisions)]
+    decisions: usize,
     /// Everything above as a file [default: tollgate.toml in the working directory, if it is there]
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     config: Option<PathBuf>,
+}
+
+/// More would be a database.
+const MOST_DECISIONS: usize = 1_000_000;
+
+fn decisions(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= MOST_DECISIONS);
+    number.ok_or_else(|| format!("expected a whole number from 0 to {MOST_DECISIONS}"))
 }
 
 /// Serves until it is told to stop.
@@ -54,7 +67,8 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
         let telemetry = args.telemetry.start(terminal)?;
         let listen = args.listen.config(telemetry.observe.clone())?;
         let source = args.rules.open().await?;
-        let rules = format!("{}, {} rules", source.shown, source.rules.rules().len());
+        let number = u64::try_from(source.rules.rules().len()).unwrap_or(u64::MAX);
+        let rules = format!("{}, {}", source.shown, count(number, "rule"));
         let store = args.store.open().await?;
         let beside = args.beside.open(source.database(), &source.rules)?;
         let set = Arc::new(source.rules);
@@ -67,6 +81,7 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
         let mut app = App::new(Arc::clone(&limiter), source.home)
             .with_access(args.listen.access()?)
             .with_store_shown(&args.store.shown())
+            .with_decisions(args.decisions)
             .with_identify(config.identify)
             .with_headers(config.headers);
         if let Some(beside) = &beside {

@@ -7,7 +7,7 @@ use crate::glob::Glob;
 
 /// One demand: an attribute must have one of some values.
 ///
-/// Endpoints are compared as globs, addresses by network, methods without regard to case, everything else to
+/// Endpoints are compared as globs, addresses by network, methods and hosts without regard to case, everything else to
 /// the letter. An absent attribute meets no demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
@@ -61,6 +61,7 @@ impl Condition {
             descriptor::METHOD => {
                 Test::OneOf(values.map(|value| value.to_ascii_uppercase().into()).collect())
             }
+            descriptor::HOST => Test::OneOf(values.map(|value| value.to_ascii_lowercase().into()).collect()),
             _ => Test::OneOf(values.map(Into::into).collect()),
         };
         Ok(Condition { attribute, test })
@@ -153,6 +154,7 @@ mod tests {
         for (attribute, values) in [
             ("plan", &["free", "pro"][..]),
             ("method", &["post"]),
+            ("host", &["Example.COM"]),
             ("endpoint", &["/a/*/b", "/c"]),
             ("endpoint", &["/api/**"]),
             ("endpoint", &["**"]),

@@ -16,11 +16,13 @@ pub(crate) const IP: &str = "ip";
 pub(crate) const ENDPOINT: &str = "endpoint";
 /// The attribute that holds the method of a request.
 pub(crate) const METHOD: &str = "method";
+/// The attribute that holds the host of a request.
+pub(crate) const HOST: &str = "host";
 
 /// The facts about one request: `user_id=42 plan=free ip=203.0.113.7 endpoint=/api/search method=GET`.
 ///
 /// Facts are brought into one form as they are added, so that nobody slips past a limit by spelling: paths are
-/// normalised, IPv4 addresses mapped into IPv6 are IPv4, methods are upper case, `ip_address` is `ip`. Adding a
+/// normalised, IPv4 addresses mapped into IPv6 are IPv4, methods are upper case, hosts lower, `ip_address` is `ip`. Adding a
 /// fact again replaces it. Borrowed values stay borrowed: describing an ordinary request allocates nothing.
 ///
 /// ```
@@ -81,6 +83,7 @@ impl<'a> Descriptor<'a> {
             },
             ENDPOINT => Value::Text(normal_path(value)),
             METHOD => Value::Text(upper_case(value)),
+            HOST => Value::Text(lower_case(value)),
             _ => Value::Text(value),
         };
         self.put(name, value);
@@ -200,6 +203,14 @@ pub(crate) fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
 fn upper_case(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
         Cow::Owned(text.to_ascii_uppercase())
+    } else {
+        text
+    }
+}
+
+fn lower_case(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(text.to_ascii_lowercase())
     } else {
         text
     }

@@ -15,7 +15,7 @@ use axum::body::Body;
 use http::{HeaderName, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollgate::core::algorithm::State;
-use tollgate::core::{Hit, Verdicts};
+use tollgate::core::{HeaderForm, HeaderSet, Hit, PartitionSecret, ResetForm, Verdicts};
 use tollgate::{Clock, Descriptor, Limiter, Micros, Store, StoreError, Timestamp, rules};
 use tollgate_tower::{Identify, MaxWait, TollgateLayer};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
@@ -43,6 +43,35 @@ async fn allowed_answers_have_every_header_and_the_inner_body() {
     assert_eq!(answer.header("ratelimit"), r#""per-address";r=1;t=1, "everybody";r=1999;t=1"#);
     assert_eq!(answer.header("retry-after"), "");
     assert_eq!(inner.calls(), 1);
+}
+
+#[tokio::test]
+async fn headers_come_in_the_form_that_the_layer_is_told() {
+    let told = async |form: HeaderForm| {
+        let (limiter, _) = limiter(RULES);
+        let service = Inner::default().behind(&TollgateLayer::new(limiter).headers(form));
+        let mut answer = send(&service, from("203.0.113.7", "/a")).await;
+        for _ in 0..2 {
+            answer = send(&service, from("203.0.113.7", "/a")).await;
+        }
+        answer
+    };
+    let delta = told(HeaderForm::DEFAULT.with_reset(ResetForm::Delta)).await;
+    assert_eq!(delta.header("x-ratelimit-reset"), "1");
+    let old = told(HeaderForm::new(HeaderSet::Draft06)).await;
+    assert_eq!((old.header("ratelimit-remaining"), old.header("x-ratelimit-limit")), ("0", ""));
+    let older = told(HeaderForm::new(HeaderSet::Draft03)).await;
+    let policies = r#"2, 2;w=1;name="per-address", 2000;w=2;name="everybody""#;
+    assert_eq!((older.header("x-ratelimit-limit"), older.header("ratelimit")), (policies, ""));
+    let none = told(HeaderForm::new(HeaderSet::None)).await;
+    assert!(none.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{none:?}");
+    let partition = HeaderForm::DEFAULT.with_partition(PartitionSecret::new(b"sixteen bytes or").unwrap());
+    let partition = told(partition).await;
+    let state = partition.header("ratelimit");
+    assert!(state.starts_with(r#""per-address";r=0;t=1;pk=:"#) && !state.contains("203.0"), "{state}");
+    for answer in [delta, old, older, none, partition] {
+        assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, "1"));
+    }
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use crate::table::table;
 use crate::terminal::Terminal;
 
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub(super) struct Args {
     /// Print one JSON object
     #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]

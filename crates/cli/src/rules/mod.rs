@@ -30,6 +30,7 @@ use tollgate::core::rule::Action;
 
 pub(crate) use book::{Change, Edit, Entry, EntryBody, conflict};
 pub(crate) use fields::from_json;
+pub(crate) use place::{PlaceArgs, is_server};
 
 use crate::terminal::Terminal;
 

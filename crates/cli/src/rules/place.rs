@@ -16,11 +16,12 @@ const RULES: &str = "TOLLGATE_RULES";
 const SERVER: &str = "TOLLGATE_SERVER";
 
 #[derive(Debug, clap::Args)]
-pub(super) struct PlaceArgs {
-    /// Where the rules are: a file (`-` is standard input), sqlite://path or postgres://user@host/name
+pub(crate) struct PlaceArgs {
+    /// Where the rules are: a file (`-` is standard input), sqlite://path or postgres://user@host/name; without it the
+    /// built-in starter set
     #[arg(long, value_name = "FILE|URL", env = RULES, hide_env_values = true)]
     rules: Option<PathBuf>,
-    /// A running server that has the rules, such as http://127.0.0.1:8080
+    /// A running server to ask instead, such as http://127.0.0.1:8080
     #[arg(long, value_name = "URL", env = SERVER, hide_env_values = true)]
     server: Option<String>,
 }
@@ -42,7 +43,7 @@ impl PlaceArgs {
     /// # Errors
     ///
     /// It cannot be opened, or two are named.
-    pub(super) async fn open(&self, access: Access) -> anyhow::Result<Book> {
+    pub(in crate::rules) async fn open(&self, access: Access) -> anyhow::Result<Book> {
         match self.named()? {
             Some(place) => open(&place, access).await,
             None => Ok(Book::Starter),
@@ -54,7 +55,7 @@ impl PlaceArgs {
     /// # Errors
     ///
     /// Two are named, or the server by what is no address.
-    pub(super) fn named(&self) -> anyhow::Result<Option<String>> {
+    pub(crate) fn named(&self) -> anyhow::Result<Option<String>> {
         let rules = self.rules.as_ref().map(|path| path.to_string_lossy().into_owned());
         if let Some(server) = &self.server {
             Client::new(server)?;
@@ -71,13 +72,18 @@ impl PlaceArgs {
     }
 }
 
+/// Whether a place is a server.
+pub(crate) fn is_server(place: &str) -> bool {
+    place.starts_with("http://") || place.starts_with("https://")
+}
+
 /// Opens a file, a database or a server by what it is called.
 ///
 /// # Errors
 ///
 /// It cannot be opened.
 pub(super) async fn open(place: &str, access: Access) -> anyhow::Result<Book> {
-    if place.starts_with("http://") || place.starts_with("https://") {
+    if is_server(place) {
         return Ok(Book::Server(Client::new(place)?.into()));
     }
     // A misspelt scheme is no file either; the database says so, without the password.

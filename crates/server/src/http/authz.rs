@@ -13,11 +13,12 @@ use axum::http::request::Parts;
 use axum::http::uri::{Authority, PathAndQuery};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
-use tollgate::Micros;
+use tollgate::{Answer, Descriptor, Micros};
 use tollgate_tower::{Identify, Protocol, Refusal, write_headers};
 
 use super::App;
 use super::admin::Peer;
+use super::check::ask_again;
 use super::problem::{Problem, ProblemBody};
 use super::query::Query;
 
@@ -56,21 +57,28 @@ fn peer(request: &Parts) -> Option<IpAddr> {
     request.extensions.get().map(|Peer(peer)| peer.ip())
 }
 
-/// Check the request that a proxy asks about: 200, or what the middleware would refuse it with.
+/// Decide the request that a proxy asks about, found in its headers, and charge it if it may pass.
 #[utoipa::path(method(get, head, post, put, patch, delete, options), path = "/v1/authz", tag = "decisions",
     params(
-        ("deny_status" = Option<u16>, Query, description = "the status of a refusal, for proxies that know no other no",
-            minimum = 400, maximum = 599),
-        ("X-Forwarded-Method" = Option<String>, Header, description = "the method of the request; or `X-Original-Method`"),
-        ("X-Forwarded-Uri" = Option<String>, Header, description = "its path and query; or `X-Original-URI`"),
+        ("deny_status" = Option<u16>, Query, minimum = 400, maximum = 599,
+            description = "the status of every refusal; the true one is in `tollgate-status`"),
+        ("X-Forwarded-Method" = Option<String>, Header, description = "or `X-Original-Method`"),
+        ("X-Forwarded-Uri" = Option<String>, Header, description = "or `X-Original-URI`"),
+        ("X-Forwarded-Host" = Option<String>, Header),
+        ("X-Forwarded-For" = Option<String>, Header),
     ),
     responses(
         (status = 200, description = "it may pass"),
-        (status = 403, description = "a rule denies it", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 400, description = "the proxy does not say what it is asked for", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 401, description = "not a trusted proxy", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 403, description = "a rule denies it", body = ProblemBody,
+            content_type = "application/problem+json"),
         (status = 429, description = "a limit is used up", body = ProblemBody,
             content_type = "application/problem+json"),
-        (status = "default", description = "no trusted proxy asks, or it does not say about what; or the status that was \
-            asked for", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = ProblemBody,
+            content_type = "application/problem+json"),
     ))]
 pub(super) async fn authz(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
     let Gate(identify) = &*app.gate;
@@ -82,25 +90,34 @@ pub(super) async fn authz(State(app): State<App>, request: Request) -> Result<Re
     asked.method = method(&asked.headers)?;
     asked.uri = uri(&asked.headers)?;
     let facts = identify.describe(&asked);
-    let clock = app.limiter.clock();
-    let started = clock.stopwatch_nanos();
-    let answer = app.limiter.check_within(&facts, 1, MAX_WAIT.into()).await;
-    let took = Duration::from_nanos(clock.stopwatch_nanos().saturating_sub(started));
-    let id = app.ids.next();
-    app.record(&answer.request(&facts), &answer, &id, 1, took);
+    let (answer, id) = app.admit(&facts).await;
     let headers = app.headers.headers(&answer, answer.rules(), Some(&facts), answer.at());
     if !answer.allowed() {
-        let refusal = Refusal::of(&answer, headers, id).into_response(Protocol::Http);
+        let mut refusal = Refusal::of(&answer, headers, id).into_response(Protocol::Http);
+        ask_again(&answer, refusal.headers_mut());
         return Ok(in_disguise(refusal, deny_status).map(Body::from));
     }
     if answer.delay() > Micros::ZERO {
-        clock.sleep(answer.delay()).await;
+        app.limiter.clock().sleep(answer.delay()).await;
     }
     let mut response = Response::new(Body::empty());
     if let Some(values) = headers {
         write_headers(values, response.headers_mut());
     }
     Ok(response)
+}
+
+impl App {
+    /// Decides a request that can be held, and remembers that under a name.
+    async fn admit(&self, facts: &Descriptor<'_>) -> (Answer, String) {
+        let clock = self.limiter.clock();
+        let started = clock.stopwatch_nanos();
+        let answer = self.limiter.check_within(facts, 1, MAX_WAIT.into()).await;
+        let took = Duration::from_nanos(clock.stopwatch_nanos().saturating_sub(started));
+        let id = self.ids.next();
+        self.record(&answer.request(facts), &answer, &id, 1, took);
+        (answer, id)
+    }
 }
 
 /// `?deny_status=403`, for proxies that know no other no.

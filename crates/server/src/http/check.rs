@@ -11,7 +11,6 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use tollgate::core::HeaderForm;
 use tollgate::{Answer, Descriptor, Micros, Outcome, StoreError};
 use tollgate_tower::write_headers;
 
@@ -39,7 +38,7 @@ pub(super) async fn check(
     Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
     let asked = Asked::parse(&bytes, Place::AdHoc)?;
-    Ok(app.decided(&asked).await.respond(&app.headers, prefer))
+    Ok(app.decided(&asked).await.respond(&app, prefer))
 }
 
 /// Answer what a check would, and charge nothing.
@@ -59,7 +58,7 @@ pub(super) async fn peek(
 ) -> Result<Response, Problem> {
     let asked = Asked::parse(&bytes, Place::AdHoc)?;
     let answer = app.peeked(&asked).await;
-    Ok(Decided::new(&app, answer, &asked.request).respond(&app.headers, prefer))
+    Ok(Decided::new(&app, answer, &asked.request).respond(&app, prefer))
 }
 
 /// Give the cost of a request back to every limit that it meets.
@@ -83,7 +82,7 @@ pub(super) async fn refund(
         Some(own) => app.limiter.refund_by(Arc::clone(own), request, *cost).await,
     };
     let answer = refunded.map_err(|error| away(&error))?;
-    Ok(Decided::new(&app, answer, &asked.request).respond(&app.headers, prefer))
+    Ok(Decided::new(&app, answer, &asked.request).respond(&app, prefer))
 }
 
 /// Try a limit out, in a bucket that no other request can reach. Nothing of it is recorded.
@@ -102,7 +101,7 @@ pub(super) async fn playground(
 ) -> Result<Response, Problem> {
     let asked = Asked::parse(&bytes, Place::Playground)?;
     let answer = app.checked(&asked).await;
-    Ok(Decided::new(&app, answer, &asked.request).respond(&app.headers, prefer))
+    Ok(Decided::new(&app, answer, &asked.request).respond(&app, prefer))
 }
 
 /// The store gave no answer, where only it can give one.
@@ -160,7 +159,7 @@ impl<'r, 'a> Decided<'r, 'a> {
     }
 
     /// Status, headers and body.
-    fn respond(&self, form: &HeaderForm, prefer: Prefer) -> Response {
+    fn respond(&self, app: &App, prefer: Prefer) -> Response {
         let answer = &self.answer;
         let mut response = Response::new(Body::from(self.body().to_json()));
         *response.status_mut() = match answer.outcome() {
@@ -172,7 +171,7 @@ impl<'r, 'a> Decided<'r, 'a> {
         };
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        match form.headers(answer, answer.rules(), Some(&self.request), answer.at()) {
+        match app.headers.headers(answer, answer.rules(), Some(&self.request), answer.at()) {
             Some(values) => write_headers(values, headers),
             None => ask_again(answer, headers),
         }
@@ -184,7 +183,7 @@ impl<'r, 'a> Decided<'r, 'a> {
 }
 
 /// Where nobody knows the numbers, at least when to try again.
-fn ask_again(answer: &Answer, headers: &mut HeaderMap) {
+pub(super) fn ask_again(answer: &Answer, headers: &mut HeaderMap) {
     if let (Outcome::Unavailable, Some(wait)) = (answer.outcome(), answer.retry_after()) {
         headers.insert(RETRY_AFTER, Micros::ceil_secs(wait).max(1).into());
     }

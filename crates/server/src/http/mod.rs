@@ -66,7 +66,7 @@ pub struct Parts {
     started_at: Timestamp,
     access: Access,
     traffic: Arc<Traffic>,
-    headers: HeaderForm,
+    headers: Arc<HeaderForm>,
     gate: Arc<authz::Gate>,
 }
 
@@ -108,7 +108,7 @@ impl App {
             store_shown: kind.into(),
             access: Access::default(),
             traffic: Arc::default(),
-            headers: HeaderForm::DEFAULT,
+            headers: Arc::new(HeaderForm::DEFAULT),
             gate: Arc::default(),
         }))
     }
@@ -147,7 +147,7 @@ impl App {
     /// The same with another form of the headers that tell about limits.
     #[must_use]
     pub fn with_headers(self, form: HeaderForm) -> Self {
-        self.with(|parts| parts.headers = form)
+        self.with(|parts| parts.headers = Arc::new(form))
     }
 
     /// The same with forward-auth that identifies requests like this.
@@ -205,8 +205,8 @@ impl Parts {
 }
 
 pub(crate) fn router(app: App) -> Router {
-    let (router, document) = documented(&app.access).split_for_parts();
-    openapi::serve(router, &document)
+    let (router, _) = documented(&app.access).split_for_parts();
+    router
         .fallback(async |uri: Uri| Problem::not_found(&uri))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| Problem::method(&method, &uri))
         .with_state(app)
@@ -217,6 +217,7 @@ fn documented(access: &Access) -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::document())
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
+        .routes(routes!(openapi::openapi))
         .merge(decisions(access.clone()))
         .merge(admin(access.clone()))
 }

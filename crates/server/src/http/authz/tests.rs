@@ -164,6 +164,28 @@ async fn every_spelling_of_a_host_is_one_host_and_odd_paths_are_paths() {
 }
 
 #[tokio::test]
+async fn decisions_are_recorded_like_any_other() {
+    let app = router(app());
+    for _ in 0..3 {
+        ask(&app, LOCAL, "/v1/authz", &forwarded("/api/a/", "192.0.2.7")).await;
+    }
+    let request = Request::get("/v1/decisions").header("host", "localhost");
+    let request = request.extension(Peer(LOCAL.parse().unwrap())).body(Body::empty()).unwrap();
+    let response = app.oneshot(request).await.unwrap();
+    let bytes = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    let recorded: Value = serde_json::from_slice(&bytes).unwrap();
+    let outcomes: Vec<&str> = recorded["decisions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["outcome"].as_str().unwrap())
+        .collect();
+    assert_eq!(outcomes, ["refused", "allowed", "allowed"]);
+    let facts = &recorded["decisions"][0]["attributes"];
+    assert_eq!((&facts["endpoint"], &facts["method"]), (&"/api/a".into(), &"GET".into()), "{recorded}");
+}
+
+#[tokio::test]
 async fn older_headers_are_for_forward_auth_too() {
     let app = router(app().with_headers(HeaderForm::new(HeaderSet::Draft06)));
     let (_, headers, _) = ask(&app, LOCAL, "/v1/authz", &forwarded("/api/a", "192.0.2.7")).await;

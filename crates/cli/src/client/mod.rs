@@ -1,4 +1,6 @@
-//! A running server's rules, over its HTTP API.
+//! A running server, over its HTTP API: its rules here, its decisions in `decisions`.
+
+mod decisions;
 
 use std::time::Duration;
 
@@ -309,7 +311,7 @@ impl Client {
         }
         match [detail, title].into_iter().find(|said| !said.is_empty()) {
             Some(said) => anyhow!("{}: {said}", self.shown),
-            None => anyhow!("{} answers {status}; is it a tollgate that has rules to change?", self.shown),
+            None => anyhow!("{} answers {status}; is it a tollgate of this version?", self.shown),
         }
     }
 

@@ -1,0 +1,152 @@
+//! `check --server` and `explain --server`: the same words as without a server, and what to do where there is none.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+
+use tollgate_tests::poll;
+use tollgate_tests::scratch::Scratch;
+
+const RULES: &str = r#"
+rules:
+  - { name: per-user, key: "user:{user_id}", limit: 5/min burst 3 }
+  - { name: stricter, key: "user:{user_id}", limit: 2/min, mode: shadow }
+  - { name: everybody, key: global, limit: 1000/s burst 2000 }
+  - { name: banned, key: "user:{user_id}", action: deny, when: { user_id: ["666"] } }
+  - { name: queue, key: "queue:{job}", limit: 1/min queue 2, when: { endpoint: /jobs } }
+"#;
+
+struct Served {
+    process: Child,
+    url: String,
+    folder: Scratch,
+}
+
+impl Served {
+    async fn start() -> Self {
+        let folder = Scratch::new("asking");
+        fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+        let ready = folder.path().join("ready.json");
+        let process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--http", "127.0.0.1:0", "--rules", "rules.yaml", "--ready-file"])
+            .arg(&ready)
+            .env("TOLLGATE_DATA_DIR", folder.path().join("data"))
+            .current_dir(folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let said = poll::until("a tollgate that is ready", async || fs::read_to_string(&ready).ok()).await;
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        Served { process, url: format!("http://{}", said["http"].as_str().unwrap()), folder }
+    }
+
+    /// The same command with the server and with its rules.
+    fn both(&self, words: &[&str]) -> [(Option<i32>, String); 2] {
+        let rules = self.folder.path().join("rules.yaml").display().to_string();
+        [["--server", &self.url], ["--rules", &rules]].map(|place| {
+            let output = tollgate(&[words, &place].concat());
+            (output.status.code(), text(&output.stdout))
+        })
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn tollgate(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(words).env_remove("TOLLGATE_RULES").env_remove("TOLLGATE_SERVER").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_check_at_a_server_reads_like_one_here_and_counts_there() {
+    let served = Served::start().await;
+    for words in [
+        &["check", "--user-id", "42", "--cost", "2"][..],
+        &["check", "--user-id", "666"],
+        &["check", "--attr", "job=1", "--endpoint", "/jobs", "--repeat", "2"],
+        &["check"],
+    ] {
+        let [there, here] = served.both(words);
+        assert_eq!(there, here, "{words:?}");
+    }
+    let [(code, there), _] = served.both(&["check", "--user-id", "42", "--repeat", "2"]);
+    assert_eq!(code, Some(1), "{there}");
+    let lines: Vec<&str> = there.lines().collect();
+    assert_eq!(lines[0], "allowed  0 of 3 left  [per-user: user:42]  [shadow: stricter would refuse]");
+    assert!(lines[1].starts_with("refused  try again in 1"), "{there}");
+    let [(_, there), _] = served.both(&["check", "--user-id", "7", "--cost", "4"]);
+    assert!(
+        there.starts_with("refused  it costs more than the limit ever has to give  [per-user: user:7]"),
+        "{there}"
+    );
+    let [(_, json), _] = served.both(&["check", "--user-id", "8", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(json["allowed"] == true && json["decision_id"].is_string(), "{json}");
+}
+
+#[tokio::test]
+async fn an_explanation_of_a_server_reads_like_one_here_and_it_remembers_decisions() {
+    let served = Served::start().await;
+    for words in [
+        &["explain", "--user-id", "42", "--plan", "free", "--endpoint", "//a?x"][..],
+        &["explain", "--user-id", "42", "--cost", "4"],
+        &["explain", "--user-id", "666"],
+        &["explain", "--user-id", "42", "--json"],
+        &["explain"],
+    ] {
+        let [there, here] = served.both(words);
+        assert_eq!(there, here, "{words:?}");
+    }
+    for (cost, told) in [("2", "was allowed; per-user speaks"), ("2", "was refused by per-user")] {
+        let [(_, json), _] = served.both(&["check", "--user-id", "42", "--cost", cost, "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let id = json["decision_id"].as_str().unwrap();
+        let output = tollgate(&["explain", "--server", &served.url, "--decision", id]);
+        let said = text(&output.stdout);
+        assert!(said.starts_with("user_id=42\n") && said.contains(told) && said.contains(id), "{said}");
+        assert!(said.contains("<- speaks") && said.contains("does not apply"), "{said}");
+    }
+    let unknown = tollgate(&["explain", "--server", &served.url, "--decision", "0123"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("10000"), "{}", text(&unknown.stderr));
+}
+
+#[test]
+fn a_server_that_is_not_there_or_none_is_told_apart() {
+    for command in ["check", "explain"] {
+        let port = tollgate_tests::ports::free_port();
+        let nobody = tollgate(&[command, "--server", &format!("http://127.0.0.1:{port}")]);
+        let said = text(&nobody.stderr);
+        assert_eq!(nobody.status.code(), Some(2));
+        assert!(
+            said.contains("cannot reach") && said.contains("is `tollgate serve` running there?"),
+            "{said}"
+        );
+        let two = tollgate(&[command, "--server", "http://127.0.0.1:1", "--rules", "rules.yaml"]);
+        assert!(text(&two.stderr).contains("two places; name one"));
+        let none = tollgate(&[command, "--server", "127.0.0.1:8080"]);
+        assert!(text(&none.stderr).contains("write it like http://127.0.0.1:8080"), "{}", text(&none.stderr));
+    }
+    let past = tollgate(&["explain", "--decision", "0123"]);
+    assert!(text(&past.stderr).contains("only a server remembers decisions"), "{}", text(&past.stderr));
+}
+
+#[tokio::test]
+async fn what_a_server_does_not_take_is_said_in_its_words() {
+    let served = Served::start().await;
+    let long = "x".repeat(70_000);
+    let output = tollgate(&["check", "--server", &served.url, "--user-id", &long]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("at most 65536 bytes"), "{}", text(&output.stderr));
+}
