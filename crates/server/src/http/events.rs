@@ -16,7 +16,7 @@ use tollgate::{AnyStore, Micros};
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
-use super::decisions::{millis, outcome_word};
+use super::decisions::millis;
 use super::problem::{AdminProblems, Problem, ProblemBody};
 use super::query::Query;
 use super::stats::in_micros;
@@ -256,7 +256,7 @@ impl<'a> DecisionEvent<'a> {
         DecisionEvent {
             decision_id: &recorded.id,
             at_ms: millis(recorded.at),
-            outcome: Outcome::as_str(recorded.outcome),
+            outcome: recorded.outcome.as_str(),
             rule: speaker.map(|speaker| speaker.rule.as_str()),
             key: speaker.map(|speaker| speaker.key.as_str()),
             remaining: speaker.map(|speaker| speaker.verdict.remaining),
