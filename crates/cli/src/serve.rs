@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// Write the addresses here, as JSON, when every listener is up
     #[arg(long, value_name = "FILE", env = "TOLLGATE_READY_FILE")]
     ready_file: Option<PathBuf>,
+    /// Serve the dashboard from this folder instead of the binary, while you edit it
+    #[arg(long, value_name = "DIR", env = "TOLLGATE_WEB_DIR")]
+    web_dir: Option<PathBuf>,
 }
 
 impl Args {
@@ -76,6 +79,9 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
         let mut app = App::new(Arc::clone(&limiter), source.home);
         if let Some(beside) = &beside {
             app = app.with_violations(beside.log().clone());
+        }
+        if let Some(folder) = &args.web_dir {
+            app = app.with_web_dir(folder.clone());
         }
         if let Some(follower) = source.follower {
             tokio::spawn(follower.run(limiter));

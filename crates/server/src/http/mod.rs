@@ -8,7 +8,9 @@ mod problem;
 mod query;
 mod rules;
 mod violations;
+mod web;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -25,6 +27,7 @@ pub use body::DecisionBody;
 use body::MAX_BODY_BYTES;
 use problem::Problem;
 pub use rules::RulesHome;
+use web::Pages;
 
 /// What every handler needs.
 #[derive(Debug, Clone)]
@@ -33,19 +36,26 @@ pub struct App {
     ids: Arc<DecisionIds>,
     rules: Arc<RulesHome>,
     violations: Arc<Option<ViolationLog>>,
+    pages: Arc<Pages>,
 }
 
 impl App {
     /// An application over a limiter, with rules from wherever they are kept.
     pub fn new(limiter: Arc<Limiter<AnyStore>>, rules: RulesHome) -> Self {
         let ids = Arc::new(DecisionIds::new());
-        App { limiter, ids, rules: Arc::new(rules), violations: Arc::new(None) }
+        App { limiter, ids, rules: Arc::new(rules), violations: Arc::new(None), pages: Arc::default() }
     }
 
     /// The same with violations to look at.
     #[must_use]
     pub fn with_violations(self, log: ViolationLog) -> Self {
         App { violations: Arc::new(Some(log)), ..self }
+    }
+
+    /// The same with the dashboard read from a folder at every request, while somebody edits it.
+    #[must_use]
+    pub fn with_web_dir(self, folder: PathBuf) -> Self {
+        App { pages: Arc::new(Pages::Folder(folder)), ..self }
     }
 }
 
@@ -55,6 +65,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/v1/peek", post(check::peek))
         .route("/livez", get(async || "ok\n"))
         .merge(admin())
+        .merge(web::router())
         .fallback(async |uri: Uri| Problem::not_found(&uri))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| Problem::method(&method, &uri))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
