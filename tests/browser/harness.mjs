@@ -2,6 +2,7 @@
 
 import { spawn } from 'node:child_process';
 import { access, mkdtemp, readFile, rm } from 'node:fs/promises';
+import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
@@ -28,8 +29,8 @@ export async function eventually(what, ask, deadline = DEADLINE_MS) {
 export async function startServer(...more) {
   const folder = await mkdtemp(join(tmpdir(), 'tollgate-browser-'));
   const ready = join(folder, 'ready.json');
-  const child = spawn(program, ['serve', '--http', '127.0.0.1:0', '--data-dir', join(folder, 'data'), '--ready-file', ready, ...more],
-    { stdio: ['ignore', 'ignore', 'pipe'] });
+  const child = spawn(program, ['serve', '--data-dir', join(folder, 'data'), '--ready-file', ready, ...more],
+    { env: { TOLLGATE_HTTP: '127.0.0.1:0', ...process.env }, stdio: ['ignore', 'ignore', 'pipe'] });
   let log = '';
   child.stderr.on('data', (text) => { log = (log + text).slice(-10_000); });
   const gone = new Promise((resolve) => child.once('exit', resolve).once('error', resolve));
@@ -55,6 +56,28 @@ export async function startServer(...more) {
       return response.status === 204 ? null : response.json();
     },
   };
+}
+
+/** A Redis of our own, on a free port and without a file. */
+export async function startRedis() {
+  const port = await freePort();
+  const child = spawn('redis-server', ['--port', port, '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'], { stdio: 'ignore' });
+  const gone = new Promise((resolve, reject) => child.once('exit', resolve)
+    .once('error', () => reject(new Error('redis-server is missing; install the Debian package redis-server'))));
+  const answers = () => new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1', () => { socket.destroy(); resolve(true); }).on('error', () => resolve(false));
+  });
+  await Promise.race([gone, eventually('redis-server is listening', answers)]);
+  return { url: `redis://127.0.0.1:${port}`, async stop() { child.kill('SIGKILL'); await gone; } };
+}
+
+function freePort() {
+  return new Promise((resolve, reject) => {
+    const listener = createServer().on('error', reject).listen(0, '127.0.0.1', () => {
+      const { port } = listener.address();
+      listener.close(() => resolve(String(port)));
+    });
+  });
 }
 
 /** Chromium, as Debian has it. It asks nobody but our server. */

@@ -6,6 +6,8 @@ import { clock, compact, minute, number } from './format.js';
 const LEFT = 44;
 const BOTTOM = 20;
 const TOP = 8;
+/** A server that has just started has little to show, and shows it large. */
+const LEAST_SECONDS = 120;
 
 /** A figure that is drawn anew whenever its width or its data change. */
 function drawing(height, kind, draw) {
@@ -48,7 +50,7 @@ function labels(width, height, pairs) {
 }
 
 /** Allowed and refused, second by second, one on top of the other. `update({ start_s, allowed, refused })`. */
-export function secondsChart(seconds) {
+export function secondsChart() {
   const height = 220;
   let data = null;
   let hovered = null;
@@ -60,6 +62,7 @@ export function secondsChart(seconds) {
 
   function draw(view, width) {
     const count = data.allowed.length;
+    const seconds = Math.max(count, LEAST_SECONDS);
     const step = (width - LEFT) / (seconds - 1);
     const x = (at) => Math.round(10 * (width - (count - 1 - at) * step)) / 10;
     const total = data.allowed.map((allowed, at) => allowed + data.refused[at]);
@@ -69,9 +72,8 @@ export function secondsChart(seconds) {
     const area = (upper, lower) => `M${line(upper)}L${[...lower.keys()].reverse().map((at) => `${x(at)},${y(lower[at])}`).join('L')}Z`;
     const first = data.start_s;
     const marks = [];
-    for (let s = Math.ceil(first / 60) * 60; s < first + count; s += 60) {
-      if (s % (width < 600 ? 300 : 180) === 0) marks.push([x(s - first), minute(s * 1000)]);
-    }
+    const apart = [60, 120, 300].find((size) => size * step > 90) ?? 300;
+    for (let s = Math.ceil(first / apart) * apart; s < first + count; s += apart) marks.push([x(s - first), minute(s * 1000)]);
     show(view, levels(width, height, top), labels(width, height, marks),
       svg('path', { class: 'area allowed', d: area(data.allowed, total.map(() => 0)) }),
       svg('path', { class: 'area refused', d: area(total, data.allowed) }),
@@ -80,7 +82,7 @@ export function secondsChart(seconds) {
     const at = hovered === null ? count - 1 : Math.round(count - 1 - (width - hovered) / step);
     readout.textContent = at >= 0 && at < count
       ? `${clock((first + at) * 1000)}   ${number(data.allowed[at])} allowed   ${number(data.refused[at])} refused` : '';
-    view.setAttribute('aria-label', `Decisions a second over the last ${Math.round(seconds / 60)} minutes. ` +
+    view.setAttribute('aria-label', `Decisions a second over the last ${Math.ceil(count / 60)} minutes. ` +
       `Now ${data.allowed[count - 1]} allowed and ${data.refused[count - 1]} refused; at most ${Math.max(...total)} together.`);
   }
   chart.view.addEventListener('pointermove', (event) => {

@@ -59,7 +59,7 @@ export function compare({ signal }) {
   }
 
   let typing;
-  const form = h('form', { class: 'fields pad', onsubmit: (event) => event.preventDefault() },
+  const form = h('form', { class: 'fields compact pad', onsubmit: (event) => event.preventDefault() },
     [kind, count, period, unit, load, seed, trace].map(({ node }) => node));
   form.addEventListener('input', () => {
     clearTimeout(typing);

@@ -5,13 +5,12 @@ import { empty, every, facts, failure, h, pageHead, panel, show, table, tag } fr
 import { bytes, clock, compact, micros, number, plural, share, wait } from '../format.js';
 import { live } from '../live.js';
 
-const SECONDS = 900;
 const REFRESH_MS = 5000;
 const RECENT = 12;
 
 export function overview({ signal }) {
   const tiles = h('div', { class: 'tiles' });
-  const chart = secondsChart(SECONDS);
+  const chart = secondsChart();
   const keys = h('div', {});
   const rules = h('div', {});
   const health = h('div', {});

@@ -101,7 +101,7 @@ export function violations({ query, signal }) {
   }
 
   const save = h('button', { type: 'button', onclick: download }, 'Export CSV');
-  const form = h('form', { class: 'fields pad', onsubmit: (event) => { event.preventDefault(); look(); } },
+  const form = h('form', { class: 'fields compact pad', onsubmit: (event) => { event.preventDefault(); look(); } },
     texts.map(([, { node }]) => node), span.node, from.node, until.node,
     h('div', { class: 'actions' }, h('button', { class: 'primary' }, 'Search'), save));
   span.control.addEventListener('change', look);
