@@ -59,7 +59,7 @@ test('what is wrong is said beside the field, in the words of the server', () =>
     await page.getByText('count is zero').waitFor();
     assert.equal(await limit.getAttribute('aria-invalid'), 'true');
     assert.ok(await limit.evaluate((node) => node === document.activeElement));
-    await limit.fill('5/s');
+    await limit.fill('5/d');
     await page.getByText('More fields').click();
     await page.getByLabel('Time zone').fill('Mars/Olympus');
     await page.getByLabel('Windows begin').selectOption('calendar');
@@ -102,5 +102,5 @@ test('rules are searched and sorted', () =>
     await page.getByRole('button', { name: 'Rule', exact: true }).click();
     const sorted = await names();
     assert.deepEqual(sorted, [...sorted].sort().reverse());
-    assert.equal(await page.getByRole('columnheader', { name: 'Rule', exact: true }).getAttribute('aria-sort'), 'descending');
+    assert.equal(await part(page, 'Rules in effect').getByRole('columnheader', { name: 'Rule', exact: true }).getAttribute('aria-sort'), 'descending');
   }));
