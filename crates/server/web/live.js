@@ -22,11 +22,19 @@ export const live = {
 
   /** Asks for the statistics anew. */
   async refresh(signal) {
-    live.stats = await api.stats(signal);
+    live.stats = complete(await api.stats(signal));
     tell('refreshed', live.stats);
     return live.stats;
   },
 };
+
+/** Without the present second, which is not over yet. */
+function complete(stats) {
+  const { start_s: start, allowed, refused } = stats.per_second;
+  const over = Math.max(0, Math.floor(stats.now_ms / 1000) - start);
+  stats.per_second = { start_s: start, allowed: allowed.slice(0, over), refused: refused.slice(0, over) };
+  return stats;
+}
 
 const tell = (name, detail) => target.dispatchEvent(new CustomEvent(name, { detail }));
 
