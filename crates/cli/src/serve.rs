@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
             Some(beside) => beside.equip(limiter),
             None => limiter,
         });
-        let mut app = App::new(Arc::clone(&limiter), source.home);
+        let mut app = App::new(Arc::clone(&limiter), source.home).with_store_shown(&args.store.shown());
         if let Some(beside) = &beside {
             app = app.with_violations(beside.log().clone());
         }
@@ -84,6 +84,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
             app = app.with_web_dir(folder.clone());
         }
         if let Some(follower) = source.follower {
+            app = app.with_rules_status(follower.status());
             tokio::spawn(follower.run(limiter));
         }
         let server = Server::bind(&config, app).await?;

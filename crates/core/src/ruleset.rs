@@ -87,17 +87,9 @@ impl<'r> Limited<'r> {
     /// Adds the bucket of a rule, if it has one.
     #[inline]
     fn add(&mut self, place: RuleIndex, rule: &'r Rule, request: &'r Descriptor<'_>, demand: Demand) {
-        let Action::Limit(limit) = rule.action() else { return };
+        let Some(hit) = rule.hit(request, demand) else { return };
         self.rules.push(place);
-        self.hits.push(Hit {
-            key: rule.key(request),
-            limit,
-            demand: Demand { cost: rule.cost(request, demand.cost), ..demand },
-            enforcement: match rule.mode() {
-                Mode::Shadow => Enforcement::Shadow,
-                Mode::Enforce | Mode::Off => Enforcement::Enforce,
-            },
-        });
+        self.hits.push(hit);
     }
 }
 

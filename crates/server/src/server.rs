@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -18,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt as _;
 
 use crate::http::{App, Peer, router};
+use crate::record::events::{Hangup, Hub};
 
 /// Request heads beyond this are answered 431.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -65,6 +67,7 @@ pub struct Server {
     http: TcpListener,
     address: SocketAddr,
     router: Router,
+    events: Arc<Hub>,
 }
 
 impl Server {
@@ -81,7 +84,8 @@ impl Server {
             write_ready_file(path, address)
                 .map_err(|source| ServerError::ReadyFile { path: path.clone(), source })?;
         }
-        Ok(Server { http, address, router: router(app) })
+        let events = Arc::clone(&app.events);
+        Ok(Server { http, address, router: router(app), events })
     }
 
     /// Where the HTTP API listens.
@@ -103,6 +107,7 @@ impl Server {
             }
         }
         drop(self.http);
+        self.events.close(); // who only listens would keep us waiting
         let open = connections.count();
         tracing::info!(open, "stopping: finishing what is in flight");
         if tokio::time::timeout(DRAIN_TIMEOUT, connections.shutdown()).await.is_err() {
@@ -116,8 +121,11 @@ fn serve(stream: TcpStream, peer: Peer, router: Router, connections: &GracefulSh
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
+    let hangup = Hangup::default();
+    let asked = hangup.clone();
     let service = router.map_request(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(asked.clone());
         request
     });
     let connection = http1::Builder::new()
@@ -127,7 +135,11 @@ fn serve(stream: TcpStream, peer: Peer, router: Router, connections: &GracefulSh
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let connection = connections.watch(connection);
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
+        let ended = tokio::select! {
+            ended = connection => ended,
+            () = hangup.asked() => return tracing::info!("hung up on a client that does not read"),
+        };
+        if let Err(error) = ended {
             tracing::debug!(%error, "connection ended");
         }
     });

@@ -24,14 +24,20 @@ const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 /** Whom to ask for a token; `app.js` shows the dialog. Resolves to a token, or null. */
 let ask = async () => null;
 let asking = null;
+let declined = false;
 export function askForTokensWith(dialog) { ask = dialog; }
+
+/** Whoever did not want to give one is not asked again before they do something. */
+export function mayAskAgain() { declined = false; }
 
 const token = () => sessionStorage.getItem(TOKEN);
 
 async function newToken(problem) {
+  if (declined) return null;
   asking ??= ask(problem).finally(() => { asking = null; });
   const given = await asking;
   if (given) sessionStorage.setItem(TOKEN, given);
+  declined = !given;
   return given;
 }
 

@@ -1,6 +1,6 @@
 // The frame around the pages: which one is open, how the server is, and who may ask.
 
-import { askForTokensWith } from './api.js';
+import { askForTokensWith, mayAskAgain } from './api.js';
 import { h, show } from './dom.js';
 import { number } from './format.js';
 import { begin, live } from './live.js';
@@ -25,7 +25,6 @@ function place() {
 }
 
 function open() {
-  if (location.hash === '#main') return; // the skip link
   const { name, rest, query } = place();
   leave.abort();
   leave = new AbortController();
@@ -92,6 +91,11 @@ function warn() {
 }
 
 askForTokensWith(tokenDialog);
+document.addEventListener('click', mayAskAgain, { capture: true });
+document.querySelector('.skip').addEventListener('click', (event) => {
+  event.preventDefault();
+  main.focus();
+});
 addEventListener('hashchange', open);
 live.on('state', forever, drawPulse);
 live.on('refreshed', forever, warn);

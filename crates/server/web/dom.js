@@ -114,9 +114,9 @@ export function verdict(outcome) {
   return tag(outcome === 'allowed' ? 'allowed' : 'refused', outcome);
 }
 
-/** Facts side by side: `[name, value]` pairs. */
-export function facts(pairs) {
-  return h('dl', { class: 'facts' }, pairs.filter(Boolean).map(([name, value]) =>
+/** Facts side by side: `[name, value]` pairs, the values at the right or next to their names. */
+export function facts(pairs, kind = 'right') {
+  return h('dl', { class: `facts ${kind}` }, pairs.filter(Boolean).map(([name, value]) =>
     h('div', {}, h('dt', {}, name), h('dd', {}, value))));
 }
 

@@ -40,7 +40,7 @@ pub use audit::Violations;
 pub use clock::Clock;
 pub use failure::DegradedCount;
 pub use gate::Gate;
-pub use limiter::{Answer, Explanation, Limiter, Snapshot};
+pub use limiter::{Answer, Explanation, Limiter, Outlook, Snapshot};
 pub use plans::Plans;
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisBuilder, RedisConfigError, RedisStats, RedisStore};

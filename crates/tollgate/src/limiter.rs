@@ -1,21 +1,24 @@
 //! The limiter: rules and a store, and the whole flow of a decision.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
+use tollgate_core::algorithm::{Bucket, Demand, State};
 use tollgate_core::rule::Mismatch;
 use tollgate_core::{
-    Decision, Descriptor, Limited, Micros, Outcome, RuleIndex, RuleSet, Ruling, Timestamp, Verdicts,
+    Decision, Descriptor, Enforcement, Hit, Limited, Micros, Outcome, RuleIndex, RuleSet, Ruling, Timestamp,
+    Verdict, Verdicts,
 };
 
 use crate::audit::Violations;
 use crate::clock::Clock;
 use crate::failure::{DegradedCount, Failure};
 use crate::plans::Plans;
-use crate::store::{AnyStore, Store, StoreError};
+use crate::store::{AnyStore, Store, StoreError, window};
 
 /// Decides requests by rules.
 ///
@@ -68,6 +71,19 @@ pub struct Explanation<'r> {
     pub mismatch: Option<Mismatch<'r>>,
     /// Another rule that stands in for it, where that is why it does not apply.
     pub replaced: bool,
+}
+
+/// What one bucket of a request has, and would have once the request was charged, for [`Limiter::outlook`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outlook {
+    /// The rule it belongs to.
+    pub rule: RuleIndex,
+    /// What is remembered of it; none of a bucket that is as good as new.
+    pub state: Option<State>,
+    /// What it says, as it is.
+    pub before: Verdict,
+    /// The same with the request charged, if it would pass.
+    pub after: Verdict,
 }
 
 /// What is done to the buckets of a request.
@@ -126,6 +142,31 @@ impl<S: Store> Limiter<S> {
         answer
     }
 
+    /// As [`check`](Self::check), by other rules than the limiter's, over the same buckets. A refusal is no violation:
+    /// nobody but the caller asked for the limit.
+    pub async fn check_by(&self, rules: impl Into<Snapshot>, request: &Descriptor<'_>, cost: u64) -> Answer {
+        self.decide_by(rules.into(), None, request, cost, Micros::MAX, Verb::Check).await
+    }
+
+    /// As [`peek`](Self::peek), by other rules than the limiter's.
+    pub async fn peek_by(&self, rules: impl Into<Snapshot>, request: &Descriptor<'_>, cost: u64) -> Answer {
+        self.decide_by(rules.into(), None, request, cost, Micros::MAX, Verb::Peek).await
+    }
+
+    /// As [`refund`](Self::refund), by other rules than the limiter's.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer. It may have given the cost back all the same.
+    pub async fn refund_by(
+        &self,
+        rules: impl Into<Snapshot>,
+        request: &Descriptor<'_>,
+        cost: u64,
+    ) -> Result<Answer, StoreError> {
+        self.at_store_by(rules.into(), None, request, cost, Verb::Refund).await
+    }
+
     /// Answers what [`check`](Self::check) would, and charges nothing.
     pub async fn peek(&self, request: &Descriptor<'_>, cost: u64) -> Answer {
         self.decide(request, cost, Micros::MAX, Verb::Peek).await
@@ -182,7 +223,20 @@ impl<S: Store> Limiter<S> {
         let plan = self.plan(request).await;
         let named = plan.as_deref().map(|plan| on_plan(request, plan));
         let request = named.as_ref().unwrap_or(request);
-        let rules = self.rules(); // one snapshot: a reload never splits a request
+        self.decide_by(self.rules(), plan, request, cost, patience, verb).await
+    }
+
+    /// The flow under one snapshot of rules: a reload never splits a request.
+    #[inline]
+    async fn decide_by(
+        &self,
+        rules: Snapshot,
+        plan: Option<Arc<str>>,
+        request: &Descriptor<'_>,
+        cost: u64,
+        patience: Micros,
+        verb: Verb,
+    ) -> Answer {
         let ruling = rules.ruling(request, cost, patience);
         let (decision, at) = match self.ask(&rules, &ruling, verb).await {
             Ok(decided) => decided,
@@ -203,7 +257,18 @@ impl<S: Store> Limiter<S> {
         let plan = self.plan(request).await;
         let named = plan.as_deref().map(|plan| on_plan(request, plan));
         let request = named.as_ref().unwrap_or(request);
-        let rules = self.rules();
+        self.at_store_by(self.rules(), plan, request, cost, verb).await
+    }
+
+    #[inline]
+    async fn at_store_by(
+        &self,
+        rules: Snapshot,
+        plan: Option<Arc<str>>,
+        request: &Descriptor<'_>,
+        cost: u64,
+        verb: Verb,
+    ) -> Result<Answer, StoreError> {
         let ruling = rules.ruling(request, cost, Micros::MAX);
         let (decision, at) = self.ask(&rules, &ruling, verb).await.map_err(|(_, error)| error)?;
         drop(ruling);
@@ -299,6 +364,64 @@ impl<S: Store> Limiter<S> {
         (0..).zip(rules.rules()).map(explain).collect()
     }
 
+    /// What every bucket that an answer was about has, and would have if the request were charged.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer.
+    pub async fn outlook(
+        &self,
+        answer: &Answer,
+        request: &Descriptor<'_>,
+        cost: u64,
+    ) -> Result<Vec<Outlook>, StoreError> {
+        let mut outlooks = Vec::with_capacity(answer.tiers().len());
+        for tier in answer.tiers() {
+            let demand = Demand { cost, patience: Micros::MAX };
+            let Some(hit) = answer.rules().rule(tier.rule).hit(request, demand) else { continue };
+            let charged = answer.allowed() || tier.enforcement == Enforcement::Shadow;
+            outlooks.push(self.look_ahead(tier.rule, &hit, answer.at(), charged).await?);
+        }
+        Ok(outlooks)
+    }
+
+    /// What a bucket of one rule has now.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer.
+    pub async fn inspect(&self, rule: RuleIndex, hit: &Hit<'_>) -> Result<Outlook, StoreError> {
+        let mut verdicts = Verdicts::new();
+        let at = self.store.peek(std::slice::from_ref(hit), &mut verdicts).await?;
+        self.look_ahead(rule, hit, at, true).await
+    }
+
+    async fn look_ahead(
+        &self,
+        rule: RuleIndex,
+        hit: &Hit<'_>,
+        at: Timestamp,
+        charged: bool,
+    ) -> Result<Outlook, StoreError> {
+        let state = self.store.inspect(hit).await?;
+        let mut bucket = Bucket::open(hit.limit, state.clone(), at, window(hit, hit.limit));
+        let asked = bucket.ask(hit.demand);
+        let before = bucket.verdict(asked);
+        if charged && asked.allowed() {
+            bucket.take(hit.demand.cost);
+        }
+        Ok(Outlook { rule, state, before, after: bucket.verdict(asked) })
+    }
+
+    /// Forgets one bucket.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer.
+    pub async fn forget(&self, hit: &Hit<'_>) -> Result<(), StoreError> {
+        self.store.reset(std::slice::from_ref(hit), &mut Verdicts::new()).await.map(drop)
+    }
+
     /// The rules as they are now.
     #[inline]
     pub fn rules(&self) -> Snapshot {
@@ -313,6 +436,11 @@ impl<S: Store> Limiter<S> {
     /// How many decisions were made without the store, by policy and reason.
     pub fn degraded_decisions(&self) -> Vec<DegradedCount> {
         self.failure.counts()
+    }
+
+    /// Where refusals are put on record, if they are.
+    pub const fn violations(&self) -> Option<&Violations> {
+        self.violations.as_ref()
     }
 
     /// The store.
@@ -330,6 +458,14 @@ impl Answer {
     /// The rules that made the decision.
     pub fn rules(&self) -> &RuleSet {
         &self.rules
+    }
+
+    /// The request as it was decided: with the plan that was looked up, where it named none.
+    pub fn request<'r, 'a>(&self, request: &'r Descriptor<'a>) -> Cow<'r, Descriptor<'a>> {
+        match self.plan() {
+            None => Cow::Borrowed(request),
+            Some(plan) => Cow::Owned(on_plan(request, plan)),
+        }
     }
 
     /// When the decision was made, on the store's clock.
@@ -353,6 +489,25 @@ impl Deref for Answer {
 
     fn deref(&self) -> &Decision {
         &self.decision
+    }
+}
+
+impl Snapshot {
+    /// The set, for somebody who keeps it.
+    pub fn to_arc(&self) -> Arc<RuleSet> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl From<Arc<RuleSet>> for Snapshot {
+    fn from(rules: Arc<RuleSet>) -> Self {
+        Snapshot(Guard::from_inner(rules))
+    }
+}
+
+impl From<RuleSet> for Snapshot {
+    fn from(rules: RuleSet) -> Self {
+        Arc::new(rules).into()
     }
 }
 

@@ -78,6 +78,11 @@ impl Problem {
         self.status
     }
 
+    /// Where in the request it is, if that is known.
+    pub fn path(&self) -> Option<&str> {
+        self.path.as_deref()
+    }
+
     /// What is wrong, for people.
     pub fn detail(&self) -> &str {
         &self.detail

@@ -5,6 +5,7 @@
 //! requests to that path); any other literal is a label.
 
 mod encode;
+mod read;
 
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
@@ -18,6 +19,8 @@ use crate::descriptor::{self, Descriptor, Name, Value};
 use crate::limit::AlgorithmName;
 use crate::time::Micros;
 
+/// The fact that holds a caller's own name for its bucket.
+pub(crate) const AD_HOC_KEY: &str = "key";
 /// The most segments a pattern has.
 const MAX_SEGMENTS: usize = 16;
 
@@ -231,6 +234,16 @@ pub struct Space {
     digest: [u64; 2],
     pattern: KeyPattern,
     ipv6_prefix: u8,
+    shown: Shown,
+}
+
+/// How the values of a key are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    /// Percent-encoded where they could be mistaken for the pattern.
+    Encoded,
+    /// As they are: there is no pattern around them.
+    AsSent,
 }
 
 impl Space {
@@ -238,14 +251,24 @@ impl Space {
     pub fn new(identity: &[&str], pattern: KeyPattern, ipv6_prefix: u8) -> Self {
         let mut fields = vec!["rule", pattern.as_str()];
         fields.extend(identity);
-        Space { digest: digest(&fields), pattern, ipv6_prefix }
+        Space { digest: digest(&fields), pattern, ipv6_prefix, shown: Shown::Encoded }
     }
 
     /// The keys that callers name themselves, for limits without a rule, apart from every rule's.
     pub fn ad_hoc(algorithm: AlgorithmName) -> Self {
-        let segments = vec![Segment::Attribute(Name::owned("key"))];
+        Self::without_rule("ad hoc", algorithm)
+    }
+
+    /// The same for trying limits out: nobody else's keys.
+    pub fn playground(algorithm: AlgorithmName) -> Self {
+        Self::without_rule("playground", algorithm)
+    }
+
+    fn without_rule(purpose: &str, algorithm: AlgorithmName) -> Self {
+        let segments = vec![Segment::Attribute(Name::owned(AD_HOC_KEY))];
         let pattern = KeyPattern { text: "{key}".into(), segments, conditions: Vec::new() };
-        Space { digest: digest(&["ad hoc", algorithm.as_str()]), pattern, ipv6_prefix: 128 }
+        let digest = digest(&[purpose, algorithm.as_str()]);
+        Space { digest, pattern, ipv6_prefix: 128, shown: Shown::AsSent }
     }
 
     /// 128 bits that tell this rule's keys from every other's.
@@ -256,6 +279,11 @@ impl Space {
     /// The pattern.
     pub const fn pattern(&self) -> &KeyPattern {
         &self.pattern
+    }
+
+    /// Whether callers name its keys themselves.
+    pub(crate) const fn is_without_rule(&self) -> bool {
+        matches!(self.shown, Shown::AsSent)
     }
 
     /// The key of a request; an attribute that is absent counts as one more value.
@@ -387,6 +415,7 @@ impl fmt::Display for Key<'_> {
             match segment {
                 Segment::Literal(word) => f.write_str(word)?,
                 Segment::Attribute(name) => match values.next() {
+                    Some(KeyValue::Text(text)) if self.space.shown == Shown::AsSent => f.write_str(text)?,
                     Some(KeyValue::Text(text)) => percent_encoded(text, f)?,
                     Some(KeyValue::Network(IpAddr::V6(address))) if self.space.ipv6_prefix < 128 => {
                         write!(f, "{address}/{}", self.space.ipv6_prefix)?;

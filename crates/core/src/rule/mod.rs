@@ -2,12 +2,15 @@
 
 mod draft;
 
+use std::borrow::Cow;
 use std::fmt;
 
+use crate::algorithm::Demand;
 use crate::condition::Condition;
 use crate::descriptor::Descriptor;
-use crate::key::{Key, KeyPattern, Scope, Space};
+use crate::key::{AD_HOC_KEY, Key, KeyPattern, Scope, Space};
 use crate::limit::Limit;
+use crate::ruleset::{Enforcement, Hit};
 
 pub use draft::{CostDraft, Draft, Field, FieldError, FieldProblem};
 
@@ -150,6 +153,45 @@ impl fmt::Display for Mismatch<'_> {
 }
 
 impl Rule {
+    /// The rule that a request without rules stands for: one limit, and a key of the caller's own, which is what the
+    /// rule is called. It applies to [`Rule::naming`] that key.
+    pub fn ad_hoc(key: &str, limit: Limit) -> Self {
+        let space = Space::ad_hoc(limit.algorithm_name());
+        Self::without_rules(key, limit, space)
+    }
+
+    /// The same for trying a limit out, in a bucket that nothing else reaches.
+    pub fn playground(key: &str, limit: Limit) -> Self {
+        let space = Space::playground(limit.algorithm_name());
+        Self::without_rules(key, limit, space)
+    }
+
+    fn without_rules(key: &str, limit: Limit, space: Space) -> Self {
+        Rule {
+            draft: Draft { key: space.pattern().as_str().to_owned(), ..Draft::default() },
+            id: None,
+            label: key.into(),
+            space,
+            conditions: Vec::new(),
+            action: Action::Limit(limit),
+            cost: CostRule::Times(1),
+            missing: Missing::default(),
+            consistency: Consistency::default(),
+            on_store_failure: FailurePolicy::default(),
+            mode: Mode::default(),
+        }
+    }
+
+    /// Whether it stands for a request without rules, so that it is called as the caller pleased.
+    pub const fn is_ad_hoc(&self) -> bool {
+        self.space.is_without_rule()
+    }
+
+    /// The request that names its bucket itself.
+    pub fn naming<'a>(key: impl Into<Cow<'a, str>>) -> Descriptor<'a> {
+        Descriptor::new().with(AD_HOC_KEY, key)
+    }
+
     /// The name, or for an unnamed rule its key, plan and period: `user:{user_id} plan=free 1s`.
     pub fn label(&self) -> &str {
         &self.label
@@ -233,6 +275,23 @@ impl Rule {
     #[inline]
     pub fn key<'a>(&'a self, request: &'a Descriptor<'_>) -> Key<'a> {
         self.space.key(request)
+    }
+
+    /// What a request asks of its bucket; nothing where the rule has none.
+    #[inline]
+    pub fn hit<'a>(&'a self, request: &'a Descriptor<'_>, demand: Demand) -> Option<Hit<'a>> {
+        let limit = self.limit()?;
+        let enforcement = match self.mode {
+            Mode::Shadow => Enforcement::Shadow,
+            Mode::Enforce | Mode::Off => Enforcement::Enforce,
+        };
+        let demand = Demand { cost: self.cost(request, demand.cost), ..demand };
+        Some(Hit { key: self.key(request), limit, demand, enforcement })
+    }
+
+    /// The request whose key is shown as this text, if this rule has such keys.
+    pub fn read_key(&self, shown: &str) -> Option<Descriptor<'static>> {
+        self.space.read(shown)
     }
 
     /// What a request of this cost is charged.

@@ -1,99 +1,101 @@
-//! The bodies of the HTTP API: what a check sends and what it gets.
+//! A decision as JSON has it.
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use tollgate::core::{Degraded, Tier};
-use tollgate::json::{Attributes, Whole};
-use tollgate::{Answer, Descriptor, Micros};
+use std::fmt;
 
-use super::problem::Problem;
+use serde::{Serialize, Serializer};
+use tollgate::core::{Degraded, Key, Tier};
+use tollgate::{Answer, Descriptor, Micros, Outcome};
+use utoipa::ToSchema;
 
-/// Request bodies beyond this are answered 413, unless they are a whole set of rules.
-pub(crate) const MAX_BODY_BYTES: usize = 64 << 10;
+use crate::record::{Recorded, RecordedTier};
 
-/// The bytes of a body of at most so many.
-pub(crate) fn read(body: Result<Bytes, BytesRejection>, largest: usize) -> Result<Bytes, Problem> {
-    body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(largest),
-        _ => Problem::unreadable(rejection.body_text()),
-    })
-}
-
-/// `{"attributes": {"user_id": "42"}, "cost": 1}`
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CheckBody<'a> {
-    #[serde(borrow, default)]
-    pub(crate) attributes: Attributes<'a>,
-    #[serde(default = "one")]
-    pub(crate) cost: Whole,
-}
-
-impl<'a> CheckBody<'a> {
-    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Problem> {
-        if bytes.trim_ascii_start().first() != Some(&b'{') {
-            return Err(Problem::bad_body(
-                ".",
-                "expected a JSON object such as {\"attributes\": {\"user_id\": \"42\"}}",
-            ));
-        }
-        let mut json = serde_json::Deserializer::from_slice(bytes);
-        let body = serde_path_to_error::deserialize(&mut json)
-            .map_err(|error| Problem::bad_body(&error.path().to_string(), error.inner().to_string()))?;
-        json.end().map_err(|error| Problem::bad_body(".", error.to_string()))?;
-        Ok(body)
-    }
-}
-
-const fn one() -> Whole {
-    Whole(1)
-}
-
-/// The answer of `/v1/check` and `/v1/peek`.
-#[derive(Debug, Serialize)]
+/// A decision, as JSON has it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Decision)]
 pub struct DecisionBody<'a> {
     allowed: bool,
+    #[schema(required)]
     limit: Option<u64>,
+    #[schema(required)]
     remaining: Option<u64>,
+    /// 0 when allowed, null when no wait helps.
+    #[schema(required)]
     retry_after_ms: Option<u64>,
     reset_after_ms: u64,
+    /// How long to hold the request (leaky buckets).
     delay_ms: u64,
-    violated_tier: Option<&'static str>,
+    /// What the rule that refused counts by.
+    #[schema(required)]
+    violated_tier: Option<&'a str>,
+    /// The rule that refused.
+    #[schema(required)]
     violated_rule: Option<&'a str>,
+    /// Only a server names its decisions.
     #[serde(skip_serializing_if = "Option::is_none")]
-    decision_id: Option<String>,
+    decision_id: Option<&'a str>,
+    #[schema(required)]
     degraded: Option<DegradedBody>,
+    /// Every rule that had a say.
     limits: Vec<LimitBody<'a>>,
 }
 
-/// That the store was away.
-#[derive(Debug, Serialize)]
-struct DegradedBody {
+/// That the store was away, and what decided instead.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Degraded)]
+pub(crate) struct DegradedBody {
+    /// `timeout`, `unreachable`, `overloaded` or `rejected`.
     reason: &'static str,
+    /// `open`, `closed` or `local`.
     policy: &'static str,
 }
 
 /// One rule's part in it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DecisionLimit)]
 struct LimitBody<'a> {
     rule: &'a str,
-    key: String,
-    scope: &'static str,
+    #[schema(value_type = String)]
+    key: Shown<'a>,
+    /// `user`, `endpoint`, `ip`, `global` or `custom`.
+    scope: &'a str,
+    #[schema(required)]
     plan: Option<&'a str>,
     allowed: bool,
     limit: u64,
     remaining: u64,
+    #[schema(required)]
     retry_after_ms: Option<u64>,
     reset_after_ms: u64,
+    /// `enforce` or `shadow`.
     mode: &'static str,
+}
+
+/// A key to be shown; written straight to where it goes.
+#[derive(Debug)]
+enum Shown<'a> {
+    Key(Key<'a>),
+    Text(&'a str),
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shown::Key(key) => key.fmt(f),
+            Shown::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl<'a> DecisionBody<'a> {
     /// The answer to a request, as JSON has it: waits in milliseconds, rounded up. Only a server names its
     /// decisions.
-    pub fn new(answer: &'a Answer, request: &Descriptor<'_>, decision_id: Option<String>) -> Self {
+    pub fn new(answer: &'a Answer, request: &'a Descriptor<'_>, decision_id: Option<&'a str>) -> Self {
         let violated = answer.speaker().filter(|_| !answer.allowed());
         let rule = |tier: &Tier| answer.rules().rule(tier.rule);
         DecisionBody {
@@ -106,22 +108,71 @@ impl<'a> DecisionBody<'a> {
             violated_tier: violated.map(|tier| rule(tier).scope().as_str()),
             violated_rule: violated.map(|tier| rule(tier).label()),
             decision_id,
-            degraded: answer
-                .degraded()
-                .map(|Degraded { reason, policy }| DegradedBody { reason, policy: policy.as_str() }),
+            degraded: answer.degraded().map(DegradedBody::from),
             limits: answer.tiers().iter().map(|tier| LimitBody::new(answer, tier, request)).collect(),
         }
+    }
+
+    /// A decision as it was answered.
+    pub(crate) fn recorded(recorded: &'a Recorded) -> Self {
+        let speaker = recorded.speaker();
+        let verdict = speaker.map(|speaker| &speaker.verdict);
+        let violated = speaker.filter(|_| recorded.outcome != Outcome::Allowed);
+        let wait = verdict.map_or(Some(Micros::ZERO), |verdict| verdict.retry_after);
+        DecisionBody {
+            allowed: recorded.outcome == Outcome::Allowed,
+            limit: verdict.map(|verdict| verdict.limit),
+            remaining: verdict.map(|verdict| verdict.remaining),
+            retry_after_ms: wait.map(Micros::ceil_millis),
+            reset_after_ms: verdict.map_or(0, |verdict| verdict.reset_after.ceil_millis()),
+            delay_ms: recorded.delay.ceil_millis(),
+            violated_tier: violated.map(|tier| tier.scope.as_str()),
+            violated_rule: violated.map(|tier| tier.rule.as_str()),
+            decision_id: Some(&recorded.id),
+            degraded: recorded.degraded.map(DegradedBody::from),
+            limits: recorded.tiers.iter().map(LimitBody::recorded).collect(),
+        }
+    }
+
+    /// The body, in one piece of memory of about its size.
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        let mut json = Vec::with_capacity(256 + 256 * self.limits.len());
+        // Text and numbers: there is nothing in them that JSON cannot say.
+        let _ = serde_json::to_writer(&mut json, self);
+        json
+    }
+}
+
+impl From<Degraded> for DegradedBody {
+    fn from(Degraded { reason, policy }: Degraded) -> Self {
+        DegradedBody { reason, policy: policy.as_str() }
     }
 }
 
 impl<'a> LimitBody<'a> {
-    fn new(answer: &'a Answer, tier: &Tier, request: &Descriptor<'_>) -> Self {
+    fn new(answer: &'a Answer, tier: &Tier, request: &'a Descriptor<'_>) -> Self {
         let (rule, verdict) = (answer.rules().rule(tier.rule), &tier.verdict);
         LimitBody {
             rule: rule.label(),
-            key: rule.key(request).to_string(),
+            key: Shown::Key(rule.key(request)),
             scope: rule.scope().as_str(),
             plan: rule.plan(),
+            allowed: verdict.allowed,
+            limit: verdict.limit,
+            remaining: verdict.remaining,
+            retry_after_ms: verdict.retry_after.map(Micros::ceil_millis),
+            reset_after_ms: verdict.reset_after.ceil_millis(),
+            mode: tier.enforcement.as_str(),
+        }
+    }
+
+    fn recorded(tier: &'a RecordedTier) -> Self {
+        let verdict = &tier.verdict;
+        LimitBody {
+            rule: &tier.rule,
+            key: Shown::Text(&tier.key),
+            scope: &tier.scope,
+            plan: tier.plan.as_deref(),
             allowed: verdict.allowed,
             limit: verdict.limit,
             remaining: verdict.remaining,

@@ -1,86 +1,209 @@
-//! `POST /v1/check` and `POST /v1/peek`.
+//! `POST /v1/check`, `/v1/peek`, `/v1/refund`, `/v1/check/batch` and `/v1/playground`.
 
-use axum::Json;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, State};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use tollgate::core::RateLimitHeaders;
-use tollgate::json::{Attributes, Whole};
-use tollgate::{Answer, Descriptor, Outcome};
+use tollgate::{Answer, Descriptor, Micros, Outcome, StoreError};
 use tollgate_tower::write_headers;
 
 use super::App;
-use super::body::{CheckBody, DecisionBody, MAX_BODY_BYTES, read};
-use super::problem::Problem;
+use super::ask::{Asked, CheckBody, Place, Sent};
+use super::body::DecisionBody;
+use super::problem::{Problem, ProblemBody, Problems};
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
-/// What is asked of the limiter.
-#[derive(Debug, Clone, Copy)]
-enum Verb {
-    Check,
-    Peek,
-}
-
-/// Decides a request and charges it if it may pass.
+/// Decide a request and charge it if it may pass.
+#[utoipa::path(post, path = "/v1/check", tag = "decisions", request_body = CheckBody,
+    params(("Prefer" = Option<String>, Header, description = "`status=200` answers 200 whatever the decision")),
+    responses(
+        (status = 200, description = "it may pass", body = DecisionBody),
+        (status = 403, description = "a rule denies it", body = DecisionBody),
+        (status = 429, description = "a limit is used up", body = DecisionBody),
+        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = DecisionBody),
+        Problems,
+    ))]
 pub(super) async fn check(
     State(app): State<App>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    prefer: Prefer,
+    Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
-    decide(&app, Verb::Check, &headers, body).await
+    let asked = Asked::parse(&bytes, Place::AdHoc)?;
+    Ok(app.decided(&asked).await.respond(prefer))
 }
 
-/// Answers what a check would, and charges nothing.
+/// Answer what a check would, and charge nothing.
+#[utoipa::path(post, path = "/v1/peek", tag = "decisions", request_body = CheckBody,
+    params(("Prefer" = Option<String>, Header, description = "`status=200` answers 200 whatever the decision")),
+    responses(
+        (status = 200, description = "it would pass", body = DecisionBody),
+        (status = 403, description = "a rule denies it", body = DecisionBody),
+        (status = 429, description = "a limit is used up", body = DecisionBody),
+        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = DecisionBody),
+        Problems,
+    ))]
 pub(super) async fn peek(
     State(app): State<App>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    prefer: Prefer,
+    Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
-    decide(&app, Verb::Peek, &headers, body).await
+    let asked = Asked::parse(&bytes, Place::AdHoc)?;
+    let answer = app.peeked(&asked).await;
+    Ok(Decided::new(&app, answer, &asked.request).respond(prefer))
 }
 
-async fn decide(
-    app: &App,
-    verb: Verb,
-    headers: &HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+/// Give the cost of a request back to every limit that it meets.
+#[utoipa::path(post, path = "/v1/refund", tag = "decisions", request_body = CheckBody,
+    responses(
+        (status = 200, description = "given back; the numbers are those afterwards", body = DecisionBody),
+        (status = 403, description = "a rule denies the request: there is nothing to give back", body = DecisionBody),
+        (status = 503, description = "the store gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        Problems,
+    ))]
+pub(super) async fn refund(
+    State(app): State<App>,
+    prefer: Prefer,
+    Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
-    let bytes = read(body, MAX_BODY_BYTES)?;
-    let CheckBody { attributes: Attributes(request), cost: Whole(cost) } = CheckBody::parse(&bytes)?;
-    let answer = match verb {
-        Verb::Check => app.limiter.check(&request, cost).await,
-        Verb::Peek => app.limiter.peek(&request, cost).await,
+    let asked = Asked::parse(&bytes, Place::AdHoc)?;
+    let Asked { request, cost, own } = &asked;
+    let refunded = match own {
+        None => app.limiter.refund(request, *cost).await,
+        Some(own) => app.limiter.refund_by(Arc::clone(own), request, *cost).await,
     };
-    Ok(respond(app, &answer, &request, headers))
+    let answer = refunded.map_err(|error| away(&error))?;
+    Ok(Decided::new(&app, answer, &asked.request).respond(prefer))
 }
 
-/// Status, headers and body of a decision.
-fn respond(app: &App, answer: &Answer, request: &Descriptor<'_>, asked: &HeaderMap) -> Response {
-    let always_ok = prefers_200(asked);
-    let status = match answer.outcome() {
-        _ if always_ok => StatusCode::OK,
-        Outcome::Allowed => StatusCode::OK,
-        Outcome::Refused => StatusCode::TOO_MANY_REQUESTS,
-        Outcome::Denied => StatusCode::FORBIDDEN,
-        Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    let body = DecisionBody::new(answer, request, Some(app.ids.next()));
-    let mut response = (status, Json(body)).into_response();
-    if let Some(values) = RateLimitHeaders::of(answer, answer.rules(), answer.at()) {
-        write_headers(&values, response.headers_mut());
+/// Try a limit out, in a bucket that no other request can reach. Nothing of it is recorded.
+#[utoipa::path(post, path = "/v1/playground", tag = "operating", request_body = CheckBody,
+    params(("Prefer" = Option<String>, Header, description = "`status=200` answers 200 whatever the decision")),
+    responses(
+        (status = 200, description = "it may pass", body = DecisionBody),
+        (status = 429, description = "the limit is used up", body = DecisionBody),
+        super::problem::AdminProblems,
+        Problems,
+    ))]
+pub(super) async fn playground(
+    State(app): State<App>,
+    prefer: Prefer,
+    Sent(bytes): Sent,
+) -> Result<Response, Problem> {
+    let asked = Asked::parse(&bytes, Place::Playground)?;
+    let answer = app.checked(&asked).await;
+    Ok(Decided::new(&app, answer, &asked.request).respond(prefer))
+}
+
+/// The store gave no answer, where only it can give one.
+pub(super) fn away(error: &StoreError) -> Problem {
+    let detail = format!("{error}; try again when it is well");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the store gave no answer", detail).retry_after(1)
+}
+
+/// A decision with its name, ready to be answered.
+#[derive(Debug)]
+pub(super) struct Decided<'r, 'a> {
+    answer: Answer,
+    /// The request as it was decided.
+    request: Cow<'r, Descriptor<'a>>,
+    id: String,
+}
+
+impl App {
+    /// Decides a request, charges it if it may pass, and remembers that.
+    pub(super) async fn decided<'r, 'a>(&self, asked: &'r Asked<'a>) -> Decided<'r, 'a> {
+        let clock = self.limiter.clock();
+        let started = clock.stopwatch_nanos();
+        let answer = self.checked(asked).await;
+        let took = Duration::from_nanos(clock.stopwatch_nanos().saturating_sub(started));
+        let decided = Decided::new(self, answer, &asked.request);
+        self.record(&decided.request, &decided.answer, &decided.id, asked.cost, took);
+        decided
     }
-    if always_ok {
-        response.headers_mut().insert(APPLIED, HeaderValue::from_static("status=200"));
+
+    /// Asks and charges, by the limiter's rules or by those that came along.
+    async fn checked(&self, asked: &Asked<'_>) -> Answer {
+        match &asked.own {
+            None => self.limiter.check(&asked.request, asked.cost).await,
+            Some(own) => self.limiter.check_by(Arc::clone(own), &asked.request, asked.cost).await,
+        }
     }
-    response
+
+    /// The same without charging.
+    pub(super) async fn peeked(&self, asked: &Asked<'_>) -> Answer {
+        match &asked.own {
+            None => self.limiter.peek(&asked.request, asked.cost).await,
+            Some(own) => self.limiter.peek_by(Arc::clone(own), &asked.request, asked.cost).await,
+        }
+    }
+}
+
+impl<'r, 'a> Decided<'r, 'a> {
+    fn new(app: &App, answer: Answer, request: &'r Descriptor<'a>) -> Self {
+        let request = answer.request(request);
+        Decided { answer, request, id: app.ids.next() }
+    }
+
+    pub(super) fn body(&self) -> DecisionBody<'_> {
+        DecisionBody::new(&self.answer, &self.request, Some(&self.id))
+    }
+
+    /// Status, headers and body.
+    fn respond(&self, prefer: Prefer) -> Response {
+        let answer = &self.answer;
+        let mut response = Response::new(Body::from(self.body().to_json()));
+        *response.status_mut() = match answer.outcome() {
+            _ if prefer == Prefer::Always200 => StatusCode::OK,
+            Outcome::Allowed => StatusCode::OK,
+            Outcome::Refused => StatusCode::TOO_MANY_REQUESTS,
+            Outcome::Denied => StatusCode::FORBIDDEN,
+            Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        match RateLimitHeaders::of(answer, answer.rules(), answer.at()) {
+            Some(values) => write_headers(&values, headers),
+            None => ask_again(answer, headers),
+        }
+        if prefer == Prefer::Always200 {
+            headers.insert(APPLIED, HeaderValue::from_static("status=200"));
+        }
+        response
+    }
+}
+
+/// Where nobody knows the numbers, at least when to try again.
+fn ask_again(answer: &Answer, headers: &mut HeaderMap) {
+    if let (Outcome::Unavailable, Some(wait)) = (answer.outcome(), answer.retry_after()) {
+        headers.insert(RETRY_AFTER, Micros::ceil_secs(wait).max(1).into());
+    }
 }
 
 /// Whether the client asks for 200 whatever the decision (`Prefer: status=200`).
-fn prefers_200(headers: &HeaderMap) -> bool {
-    let preferences = headers.get_all(PREFER).into_iter().filter_map(|value| value.to_str().ok());
-    preferences.flat_map(|value| value.split(',')).any(|preference| preference.trim() == "status=200")
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prefer {
+    Nothing,
+    Always200,
+}
+
+impl<S: Sync> FromRequestParts<S> for Prefer {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let preferences = parts.headers.get_all(PREFER).into_iter().filter_map(|value| value.to_str().ok());
+        let mut each = preferences.flat_map(|value| value.split(','));
+        let always = each.any(|preference| preference.trim() == "status=200");
+        Ok(if always { Prefer::Always200 } else { Prefer::Nothing })
+    }
 }

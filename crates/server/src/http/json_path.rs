@@ -64,6 +64,25 @@ pub(super) fn place_at(text: &str, offset: usize) -> Place {
     Place { path: written(&steps), object: None }
 }
 
+/// Where a text opens more objects and lists within each other than it may.
+pub(super) fn too_deep(text: &str, most: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth) = (0, 0_usize);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => at = end_of_string(bytes, at) - 1,
+            _ => {}
+        }
+        if depth > most {
+            return Some(at);
+        }
+        at += 1;
+    }
+    None
+}
+
 /// The byte after a string that begins here.
 fn end_of_string(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
@@ -113,6 +132,13 @@ mod tests {
         let of = |part| place_at(text, text.find(part).unwrap()).object;
         assert_eq!((of("\"limt\""), of("\"rules\"")), (Some("rules[1]".to_owned()), Some(String::new())));
         assert_eq!((of("5,"), of("{\"limt\"")), (None, None));
+    }
+
+    #[test]
+    fn what_is_nested_too_deep_is_found_and_brackets_in_strings_are_none() {
+        assert_eq!(too_deep(r#"{"a": [1, {"b": "[[[\"[[["}]}"#, 3), None);
+        assert_eq!(too_deep(r#"{"a": [1, {"b": []}]}"#, 3), Some(16));
+        assert_eq!(too_deep("\"[[[", 1), None);
     }
 
     #[test]

@@ -1,89 +1,210 @@
 //! The HTTP API: from bytes to a decision and back, and whatever an operator asks.
 
 mod admin;
+mod ask;
+mod batch;
 mod body;
 mod check;
+mod decisions;
+mod events;
+mod explain;
 mod json_path;
+mod keys;
+mod openapi;
 mod problem;
 mod query;
+mod replay;
 mod rules;
+mod stats;
 mod violations;
 mod web;
 
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn;
-use axum::routing::{get, post};
 use tollgate::audit::ViolationLog;
-use tollgate::{AnyStore, Limiter};
+use tollgate::rules::{RulesReport, RulesStatus};
+use tollgate::{Answer, AnyStore, Descriptor, Limiter, Timestamp};
 use tollgate_tower::DecisionIds;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 pub(crate) use admin::Peer;
 pub use body::DecisionBody;
-use body::MAX_BODY_BYTES;
-use problem::Problem;
 pub use rules::RulesHome;
+
+use problem::Problem;
 use web::Pages;
 
-/// What every handler needs.
+use crate::record::events::Hub;
+use crate::record::{Happened, Recorder, USUAL_CAPACITY};
+
+/// What every handler needs; clones share it.
 #[derive(Debug, Clone)]
-pub struct App {
+pub struct App(Arc<Parts>);
+
+/// The parts of an application.
+#[derive(Debug, Clone)]
+pub struct Parts {
     limiter: Arc<Limiter<AnyStore>>,
     ids: Arc<DecisionIds>,
     rules: Arc<RulesHome>,
+    status: Option<RulesStatus>,
     violations: Arc<Option<ViolationLog>>,
+    recorder: Arc<Recorder>,
+    pub(crate) events: Arc<Hub>,
+    store_shown: Arc<str>,
+    started_at: Timestamp,
     pages: Arc<Pages>,
+}
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// An application that may be gone.
+#[derive(Debug)]
+struct WeakApp(Weak<Parts>);
+
+impl WeakApp {
+    fn upgrade(&self) -> Option<App> {
+        self.0.upgrade().map(App)
+    }
 }
 
 impl App {
     /// An application over a limiter, with rules from wherever they are kept.
     pub fn new(limiter: Arc<Limiter<AnyStore>>, rules: RulesHome) -> Self {
-        let ids = Arc::new(DecisionIds::new());
-        App { limiter, ids, rules: Arc::new(rules), violations: Arc::new(None), pages: Arc::default() }
+        let recorder = Recorder::new(USUAL_CAPACITY, limiter.rules().to_arc());
+        let kind = match limiter.store() {
+            AnyStore::Memory(_) => "memory",
+            _ => "redis",
+        };
+        App(Arc::new(Parts {
+            started_at: limiter.clock().now(),
+            limiter,
+            ids: Arc::new(DecisionIds::new()),
+            status: rules.status().cloned(),
+            rules: Arc::new(rules),
+            violations: Arc::new(None),
+            recorder: Arc::new(recorder),
+            events: Arc::new(Hub::new()),
+            store_shown: kind.into(),
+            pages: Arc::default(),
+        }))
     }
 
     /// The same with violations to look at.
     #[must_use]
     pub fn with_violations(self, log: ViolationLog) -> Self {
-        App { violations: Arc::new(Some(log)), ..self }
+        self.with(|parts| parts.violations = Arc::new(Some(log)))
+    }
+
+    /// The same with so many decisions to look back on; 0 keeps none.
+    #[must_use]
+    pub fn with_decisions(self, capacity: usize) -> Self {
+        let recorder = Recorder::new(capacity, self.limiter.rules().to_arc());
+        self.with(|parts| parts.recorder = Arc::new(recorder))
+    }
+
+    /// The same with what is known of rules that somebody follows.
+    #[must_use]
+    pub fn with_rules_status(self, status: RulesStatus) -> Self {
+        self.with(|parts| parts.status = Some(status))
+    }
+
+    /// The same with what to call the store; without a password.
+    #[must_use]
+    pub fn with_store_shown(self, shown: &str) -> Self {
+        self.with(|parts| parts.store_shown = shown.into())
     }
 
     /// The same with the dashboard read from a folder at every request, while somebody edits it.
     #[must_use]
     pub fn with_web_dir(self, folder: PathBuf) -> Self {
-        App { pages: Arc::new(Pages::Folder(folder)), ..self }
+        self.with(|parts| parts.pages = Arc::new(Pages::Folder(folder)))
+    }
+
+    /// Remembers a decision for whoever looks at `/v1/decisions`, `/v1/stats` and `/v1/events`: the request as it was
+    /// decided ([`Answer::request`]), under its name, and how long the limiter took. It costs less than a microsecond.
+    pub fn record(&self, request: &Descriptor<'_>, answer: &Answer, id: &str, cost: u64, took: Duration) {
+        let now = self.limiter.clock().now();
+        let happened = Happened { id, request, answer, cost, took, now };
+        self.recorder.note(&happened, || self.limiter.rules());
+    }
+
+    fn with(self, change: impl FnOnce(&mut Parts)) -> Self {
+        let mut parts = Parts::clone(&self.0);
+        change(&mut parts);
+        App(Arc::new(parts))
+    }
+
+    fn downgraded(&self) -> WeakApp {
+        WeakApp(Arc::downgrade(&self.0))
+    }
+}
+
+impl Parts {
+    /// How the rules are, where somebody follows them.
+    fn report(&self) -> Option<RulesReport> {
+        self.status.as_ref().map(RulesStatus::report)
     }
 }
 
 pub(crate) fn router(app: App) -> Router {
-    Router::new()
-        .route("/v1/check", post(check::check))
-        .route("/v1/peek", post(check::peek))
-        .route("/livez", get(async || "ok\n"))
-        .merge(admin())
+    let (router, document) = documented().split_for_parts();
+    openapi::serve(router, &document)
         .merge(web::router())
         .fallback(async |uri: Uri| Problem::not_found(&uri))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| Problem::method(&method, &uri))
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(app)
 }
 
+/// Every route with what the document says about it: there is no other way to add one.
+fn documented() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(openapi::document())
+        .routes(routes!(check::check))
+        .routes(routes!(check::peek))
+        .routes(routes!(check::refund))
+        .routes(routes!(batch::batch))
+        .routes(routes!(livez))
+        .merge(admin())
+}
+
 /// What changes or reveals state.
-fn admin() -> Router<App> {
-    let preview = post(rules::preview).layer(DefaultBodyLimit::max(rules::MAX_SET_BYTES));
-    let rule = get(rules::get).put(rules::put).patch(rules::patch).delete(rules::remove);
-    Router::new()
-        .route("/v1/rules", get(rules::list).post(rules::add))
-        .route("/v1/rules/preview", preview)
-        .route("/v1/rules/history", get(rules::history))
-        .route("/v1/rules/history/{id}/undo", post(rules::undo))
-        .route("/v1/rules/{id}", rule)
-        .route("/v1/violations", get(violations::list))
+fn admin() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(rules::list, rules::add))
+        .routes(routes!(rules::preview::preview))
+        .routes(routes!(rules::history::history))
+        .routes(routes!(rules::history::undo))
+        .routes(routes!(rules::get, rules::put, rules::patch, rules::remove))
+        .routes(routes!(violations::list))
+        .routes(routes!(check::playground))
+        .routes(routes!(explain::explain))
+        .routes(routes!(decisions::list))
+        .routes(routes!(decisions::get))
+        .routes(routes!(keys::get, keys::forget))
+        .routes(routes!(stats::stats))
+        .routes(routes!(events::events))
+        .routes(routes!(replay::replay))
         .route_layer(from_fn(admin::local_only))
+}
+
+/// Say that the process is up.
+#[utoipa::path(get, path = "/livez", tag = "operating",
+    responses((status = 200, description = "it is", body = String, content_type = "text/plain")))]
+async fn livez() -> &'static str {
+    "ok\n"
 }
 
 #[cfg(test)]

@@ -2,16 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+use utoipa::{IntoResponses, ToSchema};
+
+use super::json_path::{place_at, too_deep};
 
 /// An answer that is no decision.
 #[derive(Debug)]
 pub(crate) struct Problem(Box<Body>);
+
+/// JSON that is nested deeper is refused.
+pub(crate) const MAX_NESTING: usize = 32;
 
 #[derive(Debug, Serialize)]
 struct Body {
@@ -20,10 +25,49 @@ struct Body {
     /// What this kind of problem says beyond others.
     #[serde(flatten)]
     more: BTreeMap<&'static str, Box<RawValue>>,
+    #[serde(skip)]
+    retry_after: Option<u64>,
+}
+
+/// A problem in the document.
+#[derive(ToSchema)]
+#[schema(as = Problem)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct ProblemBody {
+    r#type: String,
+    title: String,
+    status: u16,
+    /// What is wrong, and what to do about it.
+    detail: String,
+    /// Where in the body, or which parameter.
+    path: Option<String>,
+    /// Everything that is wrong with a rule or a set.
+    errors: Option<Vec<Mistake>>,
+}
+
+/// What any request with a body may get.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) enum Problems {
+    /// Not JSON, a field that there is not, a value that does not fit; `path` says where.
+    #[response(status = 400, content_type = "application/problem+json")]
+    Bad(ProblemBody),
+    /// The body is too large.
+    #[response(status = 413, content_type = "application/problem+json")]
+    TooLarge(ProblemBody),
+}
+
+/// What anybody may get who asks for what changes or reveals state.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) enum AdminProblems {
+    /// The request does not come from this machine.
+    #[response(status = 401, content_type = "application/problem+json")]
+    Stranger(ProblemBody),
 }
 
 /// One thing that is wrong with a rule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Mistake {
     /// The name of the rule, or its key if it has no name.
     pub(crate) rule: Option<String>,
@@ -36,7 +80,7 @@ pub(crate) struct Mistake {
 impl Problem {
     pub(crate) fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
         let problem = tollgate_tower::Problem::new(status, title, detail);
-        Problem(Box::new(Body { problem, more: BTreeMap::new() }))
+        Problem(Box::new(Body { problem, more: BTreeMap::new(), retry_after: None }))
     }
 
     /// The same with where in the request it is; the whole of it has no path.
@@ -44,8 +88,60 @@ impl Problem {
         let Problem(body) = self;
         match path {
             "" | "." | "?" => Problem(body),
-            path => Problem(Box::new(Body { problem: body.problem.at(path), more: body.more })),
+            path => Problem(Box::new(Body { problem: body.problem.at(path), ..*body })),
         }
+    }
+
+    /// The same, as part of a larger body.
+    pub(crate) fn within(self, part: &str) -> Self {
+        let path = match self.0.problem.path() {
+            None => part.to_owned(),
+            Some(path) => format!("{part}.{path}"),
+        };
+        self.at(&path)
+    }
+
+    /// The same with when to try again, in seconds.
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.0.retry_after = Some(seconds);
+        self
+    }
+
+    /// Reads a body of a known shape, or says where it has another.
+    pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], example: &str) -> Result<T, Self> {
+        if bytes.trim_ascii_start().first() != Some(&b'{') {
+            return Err(Self::bad_body("", format!("expected a JSON object such as {example}")));
+        }
+        let text = str::from_utf8(bytes).map_err(|error| Self::bad_body("", error.to_string()))?;
+        Self::shallow(text)?;
+        let mut json = serde_json::Deserializer::from_str(text);
+        let read = serde_path_to_error::deserialize(&mut json)
+            .map_err(|error| Self::bad_body(&error.path().to_string(), error.inner().to_string()))?;
+        json.end().map_err(|error| Self::bad_body("", error.to_string()))?;
+        Ok(read)
+    }
+
+    /// Refuses what is nested deeper than anything that means something here.
+    pub(crate) fn shallow(text: &str) -> Result<(), Self> {
+        match too_deep(text, MAX_NESTING) {
+            None => Ok(()),
+            Some(at) => {
+                let detail = format!("objects and lists are nested at most {MAX_NESTING} deep");
+                Err(Self::bad_body(&place_at(text, at).path, detail))
+            }
+        }
+    }
+
+    /// The body.
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        // Text and numbers: there is nothing in them that JSON cannot say.
+        serde_json::to_vec(&self.0).unwrap_or_default()
+    }
+
+    /// Work that was given up on.
+    pub(crate) fn interrupted() -> Self {
+        let detail = "this was interrupted; try again";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", detail)
     }
 
     /// The same with one thing more to say.
@@ -110,6 +206,9 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let kind = HeaderValue::from_static("application/problem+json");
         let status = self.0.problem.status();
-        (status, [(CONTENT_TYPE, kind)], Json(self.0)).into_response()
+        let retry_after = self.0.retry_after.map(HeaderValue::from);
+        let mut response = (status, [(CONTENT_TYPE, kind)], self.to_json()).into_response();
+        response.headers_mut().extend(retry_after.map(|seconds| (RETRY_AFTER, seconds)));
+        response
     }
 }

@@ -7,13 +7,67 @@ use axum::extract::State;
 use axum::http::Uri;
 use tollgate::Timestamp;
 use tollgate::audit::{Cursor, MOST_ON_A_PAGE, ViolationFilter, ViolationPage, instant};
+use utoipa::ToSchema;
 
 use super::App;
-use super::problem::Problem;
+use super::problem::{AdminProblems, Problem, ProblemBody};
 use super::query::Query;
 
 const KNOWN: [&str; 8] = ["user_id", "ip", "endpoint", "rule", "since", "until", "cursor", "limit"];
 
+/// A page of violations in the document.
+#[derive(ToSchema)]
+#[schema(as = ViolationPage)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct PageBody {
+    violations: Vec<ViolationBody>,
+    /// What to give as `cursor` for the next page.
+    #[schema(required)]
+    next: Option<String>,
+}
+
+/// A violation in the document: refusals of one bucket within one second.
+#[derive(ToSchema)]
+#[schema(as = Violation)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct ViolationBody {
+    violation_id: i64,
+    bucket_key: String,
+    #[schema(required)]
+    user_id: Option<String>,
+    #[schema(required)]
+    ip_address: Option<String>,
+    #[schema(required)]
+    endpoint: Option<String>,
+    requested_at: String,
+    tokens_at_time: u64,
+    #[schema(required)]
+    rule_id: Option<i64>,
+    rule_name: String,
+    count: u64,
+}
+
+/// List refusals on record, the newest first.
+#[utoipa::path(get, path = "/v1/violations", tag = "operating",
+    params(
+        ("user_id" = Option<String>, Query, description = "whose"),
+        ("ip" = Option<String>, Query, description = "from where"),
+        ("endpoint" = Option<String>, Query, description = "for what"),
+        ("rule" = Option<String>, Query, description = "by which rule"),
+        ("since" = Option<String>, Query, description = "not before: a time, or how long ago (`1h`)"),
+        ("until" = Option<String>, Query, description = "before: a time, or how long ago"),
+        ("cursor" = Option<String>, Query, description = "`next` of the page before"),
+        ("limit" = Option<i64>, Query, minimum = 1, maximum = 1000, description = "how many at most; 100 without it")),
+    responses(
+        (status = 200, description = "a page", body = PageBody),
+        (status = 400, description = "a parameter that does not fit", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 404, description = "none are recorded", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the database gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        AdminProblems,
+    ))]
 pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<ViolationPage>, Problem> {
     let filter = filter(&Query::parse(&uri, &KNOWN)?, app.limiter.clock().now())?;
     let Some(log) = &*app.violations else {

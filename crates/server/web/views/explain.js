@@ -70,7 +70,7 @@ function requestForm(ask) {
     return { attributes: Object.fromEntries([...given, ...others]), cost: Number(cost.control.value) };
   };
   return h('form', { class: 'pad stack', onsubmit: (event) => { event.preventDefault(); ask(body()); } },
-    known.map(([, { node }]) => node), more.node, cost.node,
+    h('div', { class: 'pair' }, known.map(([, { node }]) => node), cost.node), more.node,
     h('div', { class: 'actions' }, h('button', { class: 'primary' }, 'Explain')),
     h('p', { class: 'hint' }, 'Nothing is charged.'));
 }
@@ -92,7 +92,7 @@ function explained(found) {
         !decision.allowed && ['Would pass in', wait(decision.retry_after_ms)],
         decision.delay_ms > 0 && ['Waits', wait(decision.delay_ms)],
         decision.degraded && ['Degraded', `${decision.degraded.policy}: ${decision.degraded.reason}`],
-      ]),
+      ], 'near'),
       found.rules_changed && h('p', { class: 'banner' }, 'The rules have changed since; those that did not apply are explained by the present ones.')),
     panel('Rules', {}, rules.length > 0 ? ruleTable(rules) : empty('There are no rules: everything passes.')),
   ];

@@ -57,7 +57,7 @@ export function overview({ signal }) {
     pageHead('Overview'),
     trouble,
     tiles,
-    panel('Decisions a second', { beside: h('span', { class: 'note' }, 'last 15 minutes') }, chart.node),
+    panel('Decisions a second', { beside: h('span', { class: 'note' }, 'up to the last 15 minutes') }, chart.node),
     h('div', { class: 'columns three' },
       panel('Most refused keys', {}, keys), panel('Rules', {}, rules), panel('Health', {}, health)),
     panel('Refusals as they happen', {}, recent),
@@ -101,7 +101,7 @@ function healthOf({ store, rule_set: set, violations, degraded, version }) {
   const known = (name, value, form = number) => value !== undefined && value !== null && [name, form(value)];
   return facts([
     ['Store', [tag(store.up ? 'good' : 'bad', store.up ? 'up' : 'down'), ' ', store.kind === 'memory' ? 'in memory' : store.shown]],
-    known('Buckets', store.buckets), known('Memory', store.bytes, bytes), known('Evictions', store.evictions),
+    known('Buckets', store.buckets), known('Memory', store.bytes, bytes), known('Forgotten, as new', store.evictions), known('Found no room', store.overflow),
     known('In flight', store.in_flight), known('Outages', store.outages), known('Clock steps', store.clock_steps),
     ['Rules', [tag(set.error ? 'bad' : 'good', set.error ? 'old' : 'fresh'), ' ', plural(set.count, 'rule'), set.version ? `, version ${set.version}` : '']],
     ['From', h('span', { class: 'path' }, set.source)],

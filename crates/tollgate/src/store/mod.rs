@@ -149,7 +149,7 @@ impl StoreError {
 
 /// Where the spread windows of a hit's key begin.
 #[inline]
-fn window(hit: &Hit<'_>, limit: &Limit) -> Window {
+pub(crate) fn window(hit: &Hit<'_>, limit: &Limit) -> Window {
     match limit.algorithm() {
         Algorithm::FixedWindow { phase: Phase::Spread, window, .. } => {
             Window::Spread(hit.key.spread(*window))

@@ -6,16 +6,25 @@ use tollgate::audit::{instant, instant_text};
 use tollgate::core::rule::Mode;
 use tollgate::core::{Draft, Rule};
 use tollgate::rules::RuleRow;
+use utoipa::ToSchema;
+
+use super::RuleBody;
 
 /// A rule with what the database knows about it; rules from elsewhere have none of that.
-#[derive(Debug, Serialize)]
-pub(super) struct Entry {
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RuleEntry)]
+pub(crate) struct Entry {
+    #[schema(required)]
     rule_id: Option<i64>,
+    #[schema(required)]
     version: Option<i64>,
+    #[schema(required)]
     created_at: Option<String>,
+    #[schema(required)]
     updated_at: Option<String>,
     label: String,
     active: bool,
+    #[schema(value_type = RuleBody)]
     rule: Draft,
 }
 

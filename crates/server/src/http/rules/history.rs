@@ -7,44 +7,67 @@ use axum::http::{HeaderMap, Uri};
 use serde::Serialize;
 use tollgate::core::Draft;
 use tollgate::rules::{Change, RuleRow};
+use utoipa::ToSchema;
 
 use super::super::App;
-use super::super::problem::Problem;
+use super::super::problem::{AdminProblems, Problem, ProblemBody};
 use super::super::query::Query;
 use super::entry::{Entry, in_utc};
-use super::{actor, number, refused};
+use super::{RuleBody, actor, number, refused};
 
 /// Changes on a page, and the most there may be.
 const USUAL: i64 = 100;
 const MOST: i64 = 1_000;
 
 /// A page of changes, the newest first.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RuleHistory)]
 pub(crate) struct HistoryBody {
     history: Vec<ChangeBody>,
     /// What to give as `before` for the next page.
+    #[schema(required)]
     next: Option<i64>,
 }
 
 /// One change.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RuleChange)]
 struct ChangeBody {
     id: i64,
     rule_id: i64,
     at: String,
     who: String,
     action: &'static str,
+    #[schema(required, value_type = Option<RuleBody>)]
     before: Option<Draft>,
+    #[schema(required, value_type = Option<RuleBody>)]
     after: Option<Draft>,
 }
 
 /// The rule as it is after an undo; none if it is gone.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RuleUndone)]
 pub(crate) struct UndoneBody {
+    #[schema(required)]
     entry: Option<Entry>,
 }
 
-/// `GET /v1/rules/history`
+/// List changes of rules, the newest first.
+#[utoipa::path(get, path = "/v1/rules/history", tag = "rules",
+    params(
+        ("rule_id" = Option<i64>, Query, minimum = 1, description = "one rule's"),
+        ("limit" = Option<i64>, Query, minimum = 1, maximum = 1000, description = "how many at most; 100 without it"),
+        ("before" = Option<i64>, Query, minimum = 1, description = "`next` of the page before")),
+    responses(
+        (status = 200, description = "a page", body = HistoryBody),
+        (status = 400, description = "a parameter that does not fit", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 404, description = "rules without a history", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the database gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        AdminProblems,
+    ))]
 pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<HistoryBody>, Problem> {
     let query = Query::parse(&uri, &["rule_id", "limit", "before"])?;
     let rule_id = query.number("rule_id", 1..=i64::MAX)?;
@@ -61,7 +84,26 @@ pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<His
     Ok(Json(HistoryBody { history: changes.into_iter().map(ChangeBody::from).collect(), next }))
 }
 
-/// `POST /v1/rules/history/{id}/undo`
+/// Take a change back, if it is the last of its rule.
+#[utoipa::path(post, path = "/v1/rules/history/{id}/undo", tag = "rules",
+    params(("id" = i64, Path, description = "the number of a change"),
+        ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
+    responses(
+        (status = 200, description = "the rule as it is then", body = UndoneBody),
+        (status = 400, description = "a header that does not fit", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 422, description = "a rule that makes no sense, or not beside the others", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 404, description = "no such change", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 409, description = "the rules cannot be changed here", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 412, description = "the rule was changed since", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the database gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        AdminProblems,
+    ))]
 pub(crate) async fn undo(
     State(app): State<App>,
     id: Result<Path<String>, PathRejection>,

@@ -5,9 +5,9 @@
 //! ```
 
 mod entry;
-mod history;
+pub(super) mod history;
 mod if_match;
-mod preview;
+pub(super) mod preview;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -15,21 +15,20 @@ mod tests;
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{ETAG, LOCATION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tollgate::rules::{BookError, Refresher, RuleBook, RuleRow, RulesStatus};
+use utoipa::ToSchema;
 
-pub(super) use history::{history, undo};
-pub(super) use preview::{MAX_SET_BYTES, preview};
+pub(super) use read::set_of as read_set;
 
 use super::App;
-use super::body::{MAX_BODY_BYTES, read as bytes};
-use super::problem::{Mistake, Problem};
+use super::ask::Sent;
+use super::problem::{AdminProblems, Mistake, Problem, ProblemBody, Problems};
 use entry::Entry;
 use if_match::IfMatch;
 
@@ -60,23 +59,41 @@ pub enum RulesHome {
     },
 }
 
+/// A rule in the document: the fields of a rules file.
+#[derive(ToSchema)]
+#[schema(as = Rule, example = json!({"key": "user:{user_id}", "limit": "10/s burst 50"}))]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) struct RuleBody(serde_json::Map<String, serde_json::Value>);
+
 /// The rules of a server.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RuleList)]
 struct ListBody<'a> {
     source: &'a str,
     /// Which rules are in effect.
+    #[schema(required)]
     version: Option<i64>,
     writable: bool,
     /// Why those in effect are not the newest.
+    #[schema(required)]
     error: Option<String>,
     rules: Vec<Entry>,
 }
 
 impl RulesHome {
-    fn shown(&self) -> &str {
+    /// What to call them, without a password.
+    pub(super) fn shown(&self) -> &str {
         match self {
             RulesHome::File(shown) | RulesHome::Fixed(shown) => shown,
             RulesHome::Database { book, .. } => book.database().shown(),
+        }
+    }
+
+    /// Which of them are in effect, where somebody follows them.
+    pub(super) fn status(&self) -> Option<&RulesStatus> {
+        match self {
+            RulesHome::Database { status, .. } => Some(status),
+            RulesHome::File(_) | RulesHome::Fixed(_) => None,
         }
     }
 
@@ -117,7 +134,14 @@ impl RulesHome {
     }
 }
 
-/// `GET /v1/rules`
+/// List the rules.
+#[utoipa::path(get, path = "/v1/rules", tag = "rules",
+    responses(
+        (status = 200, description = "every rule, also those that are off", body = ListBody),
+        (status = 503, description = "the database gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        AdminProblems,
+    ))]
 pub(super) async fn list(State(app): State<App>) -> Result<Response, Problem> {
     let home = &*app.rules;
     let mut body =
@@ -134,15 +158,29 @@ pub(super) async fn list(State(app): State<App>) -> Result<Response, Problem> {
     Ok(Json(body).into_response())
 }
 
-/// `POST /v1/rules`
+/// Add a rule, which is in effect when this is answered.
+#[utoipa::path(post, path = "/v1/rules", tag = "rules",
+    params(("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
+    request_body = RuleBody,
+    responses(
+        (status = 201, description = "added", body = Entry),
+        (status = 422, description = "a rule that makes no sense, or not beside the others", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 409, description = "the rules cannot be changed here", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the database gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        AdminProblems,
+        Problems,
+    ))]
 pub(super) async fn add(
     State(app): State<App>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    Sent(body): Sent,
 ) -> Result<Response, Problem> {
     let book = app.rules.writable()?;
     let who = actor(&headers)?;
-    let draft = read::rule(&bytes(body, MAX_BODY_BYTES)?)?;
+    let draft = read::rule(&body)?;
     let row = book.add(who, draft).await.map_err(refused)?;
     app.rules.refresh().await;
     let place = HeaderValue::try_from(format!("/v1/rules/{}", row.rule_id)).ok();
@@ -151,7 +189,17 @@ pub(super) async fn add(
     Ok(response)
 }
 
-/// `GET /v1/rules/{id}`
+/// Look at a rule.
+#[utoipa::path(get, path = "/v1/rules/{id}", tag = "rules",
+    params(("id" = i64, Path, description = "the number of a rule")),
+    responses(
+        (status = 200, description = "the rule", body = Entry),
+        (status = 404, description = "no such rule, or rules without numbers", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the database gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        AdminProblems,
+    ))]
 pub(super) async fn get(
     State(app): State<App>,
     id: Result<Path<String>, PathRejection>,
@@ -160,31 +208,95 @@ pub(super) async fn get(
     Ok(entry(StatusCode::OK, &row))
 }
 
-/// `PUT /v1/rules/{id}`
+/// Replace a rule.
+#[utoipa::path(put, path = "/v1/rules/{id}", tag = "rules",
+    params(("id" = i64, Path, description = "the number of a rule"),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
+        ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
+    request_body = RuleBody,
+    responses(
+        (status = 200, description = "replaced", body = Entry),
+        (status = 422, description = "a rule that makes no sense, or not beside the others", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 404, description = "no such rule", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 409, description = "the rules cannot be changed here", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 412, description = "the rule was changed meanwhile", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 428, description = "If-Match is missing", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the database gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        AdminProblems,
+        Problems,
+    ))]
 pub(super) async fn put(
     State(app): State<App>,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    Sent(body): Sent,
 ) -> Result<Response, Problem> {
     let change = Change::of(&app, id, &headers).await?;
-    let draft = read::rule(&bytes(body, MAX_BODY_BYTES)?)?;
+    let draft = read::rule(&body)?;
     change.update(&app, draft).await
 }
 
-/// `PATCH /v1/rules/{id}`
+/// Change fields of a rule (a JSON merge patch).
+#[utoipa::path(patch, path = "/v1/rules/{id}", tag = "rules",
+    params(("id" = i64, Path, description = "the number of a rule"),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
+        ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
+    request_body = RuleBody,
+    responses(
+        (status = 200, description = "changed", body = Entry),
+        (status = 422, description = "a rule that makes no sense, or not beside the others", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 404, description = "no such rule", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 409, description = "the rules cannot be changed here", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 412, description = "the rule was changed meanwhile", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 428, description = "If-Match is missing", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the database gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        AdminProblems,
+        Problems,
+    ))]
 pub(super) async fn patch(
     State(app): State<App>,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    Sent(body): Sent,
 ) -> Result<Response, Problem> {
     let change = Change::of(&app, id, &headers).await?;
-    let draft = read::patched(&change.seen.draft(), &bytes(body, MAX_BODY_BYTES)?)?;
+    let draft = read::patched(&change.seen.draft(), &body)?;
     change.update(&app, draft).await
 }
 
-/// `DELETE /v1/rules/{id}`
+/// Remove a rule.
+#[utoipa::path(delete, path = "/v1/rules/{id}", tag = "rules",
+    params(("id" = i64, Path, description = "the number of a rule"),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
+        ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 400, description = "a header that does not fit", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 404, description = "no such rule", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 409, description = "the rules cannot be changed here", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 412, description = "the rule was changed meanwhile", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 428, description = "If-Match is missing", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the database gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        AdminProblems,
+    ))]
 pub(super) async fn remove(
     State(app): State<App>,
     id: Result<Path<String>, PathRejection>,

@@ -3,49 +3,100 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::StatusCode;
-use serde::Serialize;
-use tollgate::RuleSet;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tollgate::core::Draft;
+use tollgate::replay::{Event, Op, Replay};
+use tollgate::{RuleSet, Snapshot};
+use utoipa::ToSchema;
 
 use super::super::App;
-use super::super::body::read as bytes;
-use super::super::problem::Problem;
-use super::read;
+use super::super::ask::Sent;
+use super::super::problem::{AdminProblems, Problem, ProblemBody, Problems};
+use super::{RuleBody, read};
+use crate::record::Recorded;
 
 /// A set has room for some ten thousand rules.
-pub(crate) const MAX_SET_BYTES: usize = 8 << 20;
+const MAX_SET_BYTES: usize = 8 << 20;
+/// The most lines that are listed of requests that would go another way.
+const MOST_LISTED: usize = 20;
+
+/// A set of rules to try.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PreviewRequest<'a> {
+    #[serde(borrow)]
+    #[schema(value_type = Vec<RuleBody>)]
+    rules: &'a RawValue,
+    /// Whether to try it on the requests that were decided a moment ago.
+    #[serde(default)]
+    recent: bool,
+}
 
 /// The difference to the rules in effect, by label.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Preview)]
 pub(crate) struct PreviewBody {
     valid: bool,
     added: Vec<String>,
     changed: Vec<String>,
     removed: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recent: Option<RecentBody>,
 }
 
+/// What both sets say to the requests of a moment ago, each from empty buckets.
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = PreviewRecent)]
+pub(crate) struct RecentBody {
+    requests: u64,
+    /// Allowed by the present rules and refused by the others, the most frequent first.
+    newly_refused: Vec<Turned>,
+    /// The other way round.
+    newly_allowed: Vec<Turned>,
+    refused_before: u64,
+    refused_after: u64,
+}
+
+/// Requests that would go another way.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PreviewTurned)]
+struct Turned {
+    /// The bucket that refuses them.
+    key: String,
+    /// The rule that refuses them.
+    rule: String,
+    count: u64,
+}
+
+/// See what another set of rules would change, without changing anything.
+#[utoipa::path(post, path = "/v1/rules/preview", tag = "rules", request_body = PreviewRequest,
+    responses(
+        (status = 200, description = "the difference to the rules in effect", body = PreviewBody),
+        (status = 422, description = "rules that make no set", body = ProblemBody,
+            content_type = "application/problem+json"),
+        AdminProblems,
+        Problems,
+    ))]
 pub(crate) async fn preview(
     State(app): State<App>,
-    body: Result<Bytes, BytesRejection>,
+    Sent(body): Sent<MAX_SET_BYTES>,
 ) -> Result<Json<PreviewBody>, Problem> {
-    let body = bytes(body, MAX_SET_BYTES)?;
-    let limiter = app.limiter;
     // So many rules take a while to read: not on a thread that decides.
     let compared = tokio::task::spawn_blocking(move || {
-        let next = read::set(&body)?;
-        Ok(PreviewBody::between(&limiter.rules(), &next))
+        let PreviewRequest { rules, recent } =
+            Problem::parse(&body, "{\"rules\": [{\"key\": \"global\", \"limit\": \"100/s\"}]}")?;
+        let (now, next) = (app.limiter.rules(), read::set_of(rules)?);
+        let mut preview = PreviewBody::between(&now, &next);
+        if recent {
+            let mut decisions: Vec<Recorded> = app.recorder.newest(|_| true).collect();
+            decisions.reverse();
+            preview.recent = Some(RecentBody::of(&decisions, &now, next));
+        }
+        Ok(preview)
     });
-    compared
-        .await
-        .map_err(|_| {
-            let detail = "reading the rules was interrupted; try again";
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", detail)
-        })?
-        .map(Json)
+    compared.await.map_err(|_| Problem::interrupted())?.map(Json)
 }
 
 impl PreviewBody {
@@ -65,10 +116,54 @@ impl PreviewBody {
             added: missing_in(&now, &next),
             changed: next.iter().filter(differs).map(|(label, _)| (*label).to_owned()).collect(),
             removed: missing_in(&next, &now),
+            recent: None,
         }
     }
 }
 
 fn by_label(rules: &RuleSet) -> BTreeMap<&str, &Draft> {
     rules.rules().iter().map(|rule| (rule.label(), rule.draft())).collect()
+}
+
+impl RecentBody {
+    /// Replays decisions, oldest first. Those without rules, or that were not kept whole, are passed over.
+    fn of(decisions: &[Recorded], now: &Snapshot, next: RuleSet) -> Self {
+        let (now, next) = (Replay::new(now.to_arc()), Replay::new(next));
+        let mut recent = RecentBody::default();
+        let (mut refused, mut allowed) = (Turns::new(), Turns::new());
+        for decision in decisions.iter().filter(|decision| !decision.cut && !decision.is_ad_hoc()) {
+            let request = decision.request();
+            let event = Event { at: decision.at, op: Op::Check, request, cost: decision.cost };
+            let (before, after) = (refused_by(&now, &event), refused_by(&next, &event));
+            recent.requests += 1;
+            recent.refused_before += u64::from(before.is_some());
+            recent.refused_after += u64::from(after.is_some());
+            match (before, after) {
+                (None, Some(by)) => *refused.entry(by).or_default() += 1,
+                (Some(by), None) => *allowed.entry(by).or_default() += 1,
+                _ => {}
+            }
+        }
+        (recent.newly_refused, recent.newly_allowed) = (listed(refused), listed(allowed));
+        recent
+    }
+}
+
+/// How often which rule and key refused, where the other set does not.
+type Turns = BTreeMap<(String, String), u64>;
+
+/// The rule that refuses a request and its key, if one does.
+fn refused_by(replay: &Replay, event: &Event<'_>) -> Option<(String, String)> {
+    let step = replay.step(event).ok()?; // only a change of rules can fail
+    let answer = step.answer.as_ref().filter(|answer| !answer.allowed())?;
+    let rule = answer.rules().rule(answer.speaker()?.rule);
+    Some((rule.label().to_owned(), rule.key(&event.request).to_string()))
+}
+
+fn listed(turns: Turns) -> Vec<Turned> {
+    let mut listed: Vec<Turned> =
+        turns.into_iter().map(|((rule, key), count)| Turned { key, rule, count }).collect();
+    listed.sort_by_key(|turned| std::cmp::Reverse(turned.count));
+    listed.truncate(MOST_LISTED);
+    listed
 }

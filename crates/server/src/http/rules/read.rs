@@ -34,9 +34,9 @@ pub(super) fn patched(draft: &Draft, body: &[u8]) -> Result<Draft, Problem> {
     rule(after.get().as_bytes())
 }
 
-/// A whole set: `{"rules": […]}`.
-pub(super) fn set(body: &[u8]) -> Result<RuleSet, Problem> {
-    let text = object(body, "rules such as {\"rules\": [{\"key\": \"global\", \"limit\": \"100/s\"}]}")?;
+/// A whole set: the value of `rules` in a larger body.
+pub(crate) fn set_of(list: &RawValue) -> Result<RuleSet, Problem> {
+    let text = &format!("{{\"rules\":{list}}}");
     rules::parse_drafts(BODY, text).map_err(|error| misshapen(text, &error, ""))?;
     rules::parse(BODY, text).map_err(|error| Problem::invalid(&mistakes(text, &error)))
 }
@@ -47,6 +47,7 @@ fn object<'a>(body: &'a [u8], expected: &str) -> Result<&'a str, Problem> {
     if !text.starts_with('{') {
         return Err(Problem::bad_body("", format!("expected {expected}")));
     }
+    Problem::shallow(text)?;
     let checked = serde_json::from_str::<&RawValue>(text);
     checked.map(|_| text).map_err(|error| Problem::bad_body("", error.to_string()))
 }

@@ -1,0 +1,75 @@
+//! `POST /v1/check/batch`: many requests in one, each decided on its own.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::App;
+use super::ask::{Asked, CheckBody, Place, Sent};
+use super::body::DecisionBody;
+use super::problem::{Problem, ProblemBody, Problems};
+
+/// The largest body of a batch.
+pub(super) const MAX_BATCH_BYTES: usize = 1 << 20;
+/// The most requests in a batch.
+const MOST: usize = 1_000;
+
+/// Requests to decide.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BatchBody<'a> {
+    #[serde(borrow)]
+    #[schema(value_type = Vec<CheckBody>, max_items = 1000)]
+    requests: Vec<&'a RawValue>,
+}
+
+/// What became of them, in their order.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) struct BatchResults<'a> {
+    results: Vec<BatchResult<'a>>,
+}
+
+/// A decision, or what is wrong with the request.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, clippy::large_enum_variant, reason = "only its schema is used")]
+pub(super) enum BatchResult<'a> {
+    Decision(DecisionBody<'a>),
+    Problem(ProblemBody),
+}
+
+/// Decide many requests, each on its own.
+#[utoipa::path(post, path = "/v1/check/batch", tag = "decisions", request_body = BatchBody,
+    responses((status = 200, description = "what became of each, in order", body = BatchResults), Problems))]
+pub(super) async fn batch(
+    State(app): State<App>,
+    Sent(bytes): Sent<MAX_BATCH_BYTES>,
+) -> Result<Response, Problem> {
+    let BatchBody { requests } =
+        Problem::parse(&bytes, "{\"requests\": [{\"attributes\": {\"user_id\": \"42\"}}]}")?;
+    if requests.len() > MOST {
+        let detail = format!("a batch has at most {MOST} requests, not {}", requests.len());
+        return Err(Problem::bad_body("requests", detail));
+    }
+    let mut json = Vec::with_capacity(64 + 512 * requests.len());
+    json.extend_from_slice(b"{\"results\":[");
+    for (place, request) in requests.into_iter().enumerate() {
+        if place > 0 {
+            json.push(b',');
+        }
+        match Asked::parse(request.get().as_bytes(), Place::AdHoc) {
+            Ok(asked) => json.extend_from_slice(&app.decided(&asked).await.body().to_json()),
+            Err(problem) => json.extend_from_slice(&problem.within(&format!("requests[{place}]")).to_json()),
+        }
+    }
+    json.extend_from_slice(b"]}");
+    let mut response = Response::new(Body::from(json));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}

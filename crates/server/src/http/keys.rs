@@ -1,0 +1,182 @@
+//! `GET` and `DELETE /v1/keys/{key}`: the buckets of a key as it is shown, to look at and to forget.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tollgate::core::algorithm::{Demand, State as Remembered};
+use tollgate::core::{Draft, RuleIndex};
+use tollgate::{Descriptor, Hit, Limiter, Micros, Outlook, Rule, Store, StoreError};
+use utoipa::{IntoParams, ToSchema};
+
+use super::App;
+use super::ask::limit_of;
+use super::check::away;
+use super::problem::{AdminProblems, Problem, ProblemBody};
+use super::query::Query;
+
+/// A limit without rules that the key may have been used with.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) struct KeyQuery {
+    /// A limit such as `10/s burst 50`: adds the bucket that the key has without rules.
+    limit: Option<String>,
+    /// Its algorithm.
+    algorithm: Option<String>,
+}
+
+/// Every bucket that is shown as this key.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct KeyBody {
+    key: String,
+    buckets: Vec<BucketBody>,
+}
+
+/// One bucket of a key.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct BucketBody {
+    rule: String,
+    /// `user`, `endpoint`, `ip`, `global` or `custom`.
+    scope: &'static str,
+    #[schema(required)]
+    plan: Option<String>,
+    algorithm: &'static str,
+    limit: String,
+    consistency: &'static str,
+    mode: &'static str,
+    /// Whether anything is remembered of it.
+    known: bool,
+    remaining: u64,
+    reset_after_ms: u64,
+    /// What is remembered, by name; instants are microseconds since the Unix epoch.
+    #[schema(required, value_type = Option<Object>)]
+    state: Option<Value>,
+}
+
+/// Look at the buckets of a key.
+#[utoipa::path(get, path = "/v1/keys/{key}", tag = "operating",
+    params(("key" = String, Path, description = "a key as answers show it, percent-encoded"), KeyQuery),
+    responses((status = 200, description = "its buckets", body = KeyBody), AdminProblems,
+        (status = 400, description = "a parameter that does not fit", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 404, description = "no rule has such a key", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the store gave no answer", body = ProblemBody,
+            content_type = "application/problem+json")))]
+pub(super) async fn get(
+    State(app): State<App>,
+    key: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Json<KeyBody>, Problem> {
+    Buckets::of(&app, key, &uri)?.look(&app.limiter).await.map(Json).map_err(|error| away(&error))
+}
+
+/// Forget the buckets of a key.
+#[utoipa::path(delete, path = "/v1/keys/{key}", tag = "operating",
+    params(("key" = String, Path, description = "a key as answers show it, percent-encoded"), KeyQuery),
+    responses((status = 200, description = "its buckets, as good as new", body = KeyBody), AdminProblems,
+        (status = 400, description = "a parameter that does not fit", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 404, description = "no rule has such a key", body = ProblemBody,
+            content_type = "application/problem+json"),
+        (status = 503, description = "the store gave no answer", body = ProblemBody,
+            content_type = "application/problem+json")))]
+pub(super) async fn forget(
+    State(app): State<App>,
+    key: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Json<KeyBody>, Problem> {
+    let buckets = Buckets::of(&app, key, &uri)?;
+    for (rule, request) in &buckets.found {
+        if let Some(hit) = hit(rule, request) {
+            app.limiter.forget(&hit).await.map_err(|error| away(&error))?;
+        }
+    }
+    buckets.look(&app.limiter).await.map(Json).map_err(|error| away(&error))
+}
+
+/// The rules that have such a key, each with a request that falls into it.
+struct Buckets {
+    key: String,
+    found: Vec<(Rule, Descriptor<'static>)>,
+}
+
+impl Buckets {
+    fn of(app: &App, key: Result<Path<String>, PathRejection>, uri: &Uri) -> Result<Self, Problem> {
+        let Path(key) = key.map_err(|error| Problem::missing(error.body_text()))?;
+        let query = Query::parse(uri, &["limit", "algorithm"])?;
+        let rules = app.limiter.rules();
+        let with_limits = rules.rules().iter().filter(|rule| rule.limit().is_some());
+        let read = |rule: &Rule| rule.read_key(&key).map(|request| (rule.clone(), request));
+        let mut found: Vec<_> = with_limits.filter_map(read).collect();
+        let given = |name| query.text(name).map(str::to_owned);
+        if query.text("limit").or(query.text("algorithm")).is_some() {
+            let draft = Draft { limit: given("limit"), algorithm: given("algorithm"), ..Draft::default() };
+            found.push((Rule::ad_hoc(&key, limit_of(draft)?), Rule::naming(key.clone())));
+        }
+        if found.is_empty() {
+            let help = "keys are as in `limits` of a decision; add ?limit= for one without rules";
+            return Err(Problem::missing(format!("no rule has the key `{key}`; {help}")));
+        }
+        Ok(Buckets { key, found })
+    }
+
+    async fn look<S: Store>(self, limiter: &Limiter<S>) -> Result<KeyBody, StoreError> {
+        let mut buckets = Vec::with_capacity(self.found.len());
+        for (place, (rule, request)) in (0..).zip(&self.found) {
+            let place: RuleIndex = place;
+            if let Some(hit) = hit(rule, request) {
+                buckets.push(BucketBody::new(rule, &hit, limiter.inspect(place, &hit).await?));
+            }
+        }
+        Ok(KeyBody { key: self.key, buckets })
+    }
+}
+
+fn hit<'a>(rule: &'a Rule, request: &'a Descriptor<'_>) -> Option<Hit<'a>> {
+    rule.hit(request, Demand { cost: 1, patience: Micros::MAX })
+}
+
+impl BucketBody {
+    fn new(rule: &Rule, hit: &Hit<'_>, outlook: Outlook) -> Self {
+        BucketBody {
+            rule: rule.label().to_owned(),
+            scope: rule.scope().as_str(),
+            plan: rule.plan().map(str::to_owned),
+            algorithm: hit.limit.algorithm_name().as_str(),
+            limit: hit.limit.to_string(),
+            consistency: rule.consistency().as_str(),
+            mode: rule.mode().as_str(),
+            known: outlook.state.is_some(),
+            remaining: outlook.before.remaining,
+            reset_after_ms: outlook.before.reset_after.ceil_millis(),
+            state: outlook.state.as_ref().map(named),
+        }
+    }
+}
+
+/// What is remembered, by the names that the algorithms have for it.
+fn named(state: &Remembered) -> Value {
+    let last_us = state.last().as_micros();
+    match state {
+        Remembered::TokenBucket(debt) | Remembered::LeakyBucket(debt) => {
+            json!({"debt": debt.debt, "p": debt.p, "last_us": last_us})
+        }
+        Remembered::TokenBucketInterval(spent) => {
+            json!({"used": spent.used, "anchor_us": spent.anchor.as_micros(), "last_us": last_us})
+        }
+        Remembered::FixedWindow(count) => {
+            json!({"count": count.count, "start_us": count.start.as_micros(), "last_us": last_us})
+        }
+        Remembered::SlidingWindowLog(log) => {
+            json!({"sum": log.sum, "entries": log.entries.len(), "last_us": last_us})
+        }
+        Remembered::SlidingWindowCounter(counts) => {
+            let start_us = counts.start.as_micros();
+            json!({"prev": counts.prev, "curr": counts.curr, "start_us": start_us, "last_us": last_us})
+        }
+    }
+}
