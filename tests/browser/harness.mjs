@@ -58,9 +58,9 @@ export async function startServer(...more) {
   };
 }
 
-/** A Redis of our own, on a free port and without a file. */
-export async function startRedis() {
-  const port = await freePort();
+/** A Redis of our own, without a file, on a free port unless it is to come back on the same. */
+export async function startRedis(known) {
+  const port = known ?? await freePort();
   const child = spawn('redis-server', ['--port', port, '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'], { stdio: 'ignore' });
   const gone = new Promise((resolve, reject) => child.once('exit', resolve)
     .once('error', () => reject(new Error('redis-server is missing; install the Debian package redis-server'))));
@@ -68,7 +68,7 @@ export async function startRedis() {
     const socket = connect(port, '127.0.0.1', () => { socket.destroy(); resolve(true); }).on('error', () => resolve(false));
   });
   await Promise.race([gone, eventually('redis-server is listening', answers)]);
-  return { url: `redis://127.0.0.1:${port}`, async stop() { child.kill('SIGKILL'); await gone; } };
+  return { port, url: `redis://127.0.0.1:${port}`, async stop() { child.kill('SIGKILL'); await gone; } };
 }
 
 function freePort() {

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 const PATIENCE_MS = 10_000;
 
 /** Refusals are answers here, though Chromium logs each as a resource that failed. */
-const isAnAnswer = (message) => /status of (401|403|404|412|422|429|503)/.test(message.text())
+const isAnAnswer = (message) => /status of (400|401|403|404|412|422|429|503)/.test(message.text())
   && new URL(message.location().url).pathname.startsWith('/v1/');
 
 /** Opens a page; `close` fails if anything was complained about. */

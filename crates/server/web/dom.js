@@ -51,14 +51,17 @@ export function panel(title, props, ...children) {
     h('header', {}, h('h2', {}, title), beside), children);
 }
 
-/** A table that scrolls by itself where it is too wide. Columns: `{ name, number, wide }`. */
+/**
+ * A table that scrolls by itself where it is too wide. A column has a name, which is not seen where it goes without
+ * saying; it may be of numbers, only for wide screens, or grow.
+ */
 export function table(label, columns, rows) {
-  const cell = (tag, column, content) =>
-    h(tag, { class: names(column), scope: tag === 'th' ? 'col' : null }, content);
-  const names = (column) => [column.number && 'number', column.wide && 'wide', column.grow && 'grow'].filter(Boolean).join(' ') || null;
+  const kinds = (column) => ['number', 'wide', 'grow'].filter((kind) => column[kind]).join(' ') || null;
+  const head = (column) => h('th', { scope: 'col', class: kinds(column) },
+    column.unseen ? h('span', { class: 'hidden' }, column.name) : column.name);
   return scroll(label, h('table', {},
-    h('thead', {}, h('tr', {}, columns.map((column) => cell('th', column, column.name)))),
-    h('tbody', {}, rows.map((row) => h('tr', {}, columns.map((column, at) => cell('td', column, row[at])))))));
+    h('thead', {}, h('tr', {}, columns.map(head))),
+    h('tbody', {}, rows.map((row) => h('tr', {}, columns.map((column, at) => h('td', { class: kinds(column) }, row[at])))))));
 }
 
 /** Something wide that is reached with the keyboard too. */

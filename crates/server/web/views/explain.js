@@ -116,5 +116,5 @@ function listing(decisions) {
   return table('Recent decisions', columns, decisions.map((made) => [
     clock(made.at_ms), verdict(made.outcome), made.rule ?? none, made.key ? h('code', {}, made.key) : none,
     number(made.remaining), made.outcome === 'allowed' ? none : wait(made.retry_after_ms),
-    h('a', { href: `#/explain/${made.decision_id}`, 'aria-label': `Explain ${made.decision_id}` }, h('code', {}, made.decision_id.slice(-8)))]));
+    h('a', { href: `#/explain/${made.decision_id}`, title: made.decision_id }, h('code', {}, made.decision_id.slice(-8)))]));
 }

@@ -26,7 +26,7 @@ export function historyPanel({ signal, rule_id: id, changed }) {
     // Only the last change of a rule can be undone, and the newest come first.
     const seen = new Set();
     const isLast = ({ rule_id: rule }) => !seen.has(rule) && seen.add(rule);
-    const columns = [{ name: 'Time' }, { name: 'Who', wide: true }, { name: 'What' }, { name: 'Rule', wide: true }, { name: 'Change', grow: true }, { name: '' }];
+    const columns = [{ name: 'Time' }, { name: 'Who', wide: true }, { name: 'What' }, { name: 'Rule', wide: true }, { name: 'Change', grow: true }, { name: 'Action', unseen: true }];
     const rows = changes.map((change) => [
       stamp(change.at), change.who, change.action, nameOf(change), difference(change),
       isLast(change) && h('button', { type: 'button', class: 'quiet', 'aria-label': `Undo ${change.action} of ${nameOf(change)}`, onclick: () => undo(change) }, 'Undo')]);

@@ -113,7 +113,7 @@ function healthOf({ store, rule_set: set, violations, degraded, version }) {
 
 function violationTable(refusals) {
   const columns = [{ name: 'Time' }, { name: 'Rule' }, { name: 'Key', grow: true }, { name: 'User', wide: true },
-    { name: 'Address', wide: true }, { name: 'Endpoint', wide: true }, { name: '' }];
+    { name: 'Address', wide: true }, { name: 'Endpoint', wide: true }, { name: 'Explanation', unseen: true }];
   return table('Refusals as they happen', columns, refusals.map((event) => [
     clock(event.at_ms), event.rule, event.key && h('code', {}, event.key), event.user_id, event.ip, event.endpoint,
     event.decision_id && h('a', { href: `#/explain/${event.decision_id}` }, 'why')]));
