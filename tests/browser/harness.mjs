@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process';
 import { access, mkdtemp, readFile, rm } from 'node:fs/promises';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 import { chromium } from 'playwright-core';
 
@@ -12,7 +12,7 @@ const DEADLINE_MS = 20_000;
 const root = join(import.meta.dirname, '../..');
 
 /** The program under test: `TOLLGATE_BIN`, or the debug build. */
-const program = process.env.TOLLGATE_BIN ?? join(process.env.CARGO_TARGET_DIR ?? join(root, 'target'), 'debug/tollgate');
+const program = resolve(process.env.TOLLGATE_BIN ?? join(process.env.CARGO_TARGET_DIR ?? join(root, 'target'), 'debug/tollgate'));
 
 /** Asks again and again until something is there; fails with `what` after the deadline. */
 export async function eventually(what, ask, deadline = DEADLINE_MS) {
@@ -29,8 +29,8 @@ export async function eventually(what, ask, deadline = DEADLINE_MS) {
 export async function startServer(...more) {
   const folder = await mkdtemp(join(tmpdir(), 'tollgate-browser-'));
   const ready = join(folder, 'ready.json');
-  const child = spawn(program, ['serve', '--data-dir', join(folder, 'data'), '--ready-file', ready, ...more],
-    { env: { TOLLGATE_HTTP: '127.0.0.1:0', ...process.env }, stdio: ['ignore', 'ignore', 'pipe'] });
+  const child = spawn(program, ['serve', '--data-dir', 'data', '--ready-file', ready, ...more],
+    { cwd: folder, env: { TOLLGATE_HTTP: '127.0.0.1:0', ...process.env }, stdio: ['ignore', 'ignore', 'pipe'] });
   let log = '';
   child.stderr.on('data', (text) => { log = (log + text).slice(-10_000); });
   const gone = new Promise((resolve) => child.once('exit', resolve).once('error', resolve));

@@ -15,10 +15,10 @@ async function traffic(server, signal) {
   const plans = ['free', 'free', 'free', 'pro', 'enterprise'];
   const endpoints = ['/api/search', '/api/orders', '/api/orders/17', '/login'];
   for (let round = 0; !signal.aborted; round += 1) {
-    const size = Math.round(25 + 15 * Math.sin(round / 60) + 10 * Math.sin(round / 17));
+    const size = Math.round(28 + 9 * Math.sin(round / 90) + 5 * Math.sin(round / 23) + 2 * Math.sin(round * 7));
     const requests = Array.from({ length: size }, (_, at) => {
-      const user = at % 6 === 0 ? 7 : (round * 31 + at * 17) % 40;
-      return { attributes: { user_id: `u${user}`, plan: user === 7 ? 'free' : plans[user % 5], ip: `198.51.100.${user + 1}`, endpoint: endpoints[(round + at) % 4], method: 'GET' } };
+      const user = at % 6 === 0 ? 7 : at % 11 === 0 ? 12 : at % 17 === 0 ? 31 : (round * 31 + at * 17) % 40;
+      return { attributes: { user_id: `u${user}`, plan: [7, 12, 31].includes(user) ? 'free' : plans[user % 5], ip: `198.51.100.${user + 1}`, endpoint: endpoints[(round + at) % 4], method: 'GET' } };
     });
     await server.call('POST', '/v1/check/batch', { requests });
     await pause(100);
@@ -28,10 +28,14 @@ async function traffic(server, signal) {
 const acts = {
   overview: { ready: 'Health' },
   async playground(page) {
-    await page.getByLabel('Keep sending').fill('5');
+    await page.getByLabel('Cost of a request').fill('4');
+    for (const rate of ['1', '2', '1', '2']) {
+      await page.getByLabel('Keep sending').fill(rate);
+      await pause(3500);
+    }
+    await page.getByLabel('Keep sending').fill('6');
     await part(page, 'The last answer').getByText('429').waitFor();
-    await page.getByLabel('Keep sending').fill('3');
-    await pause(9000);
+    await page.getByLabel('Keep sending').fill('0');
   },
   compare: { ready: 'Totals' },
   async rules(page) {
@@ -56,12 +60,11 @@ try {
   await pause(busy);
   for (const scheme of ['light', 'dark']) {
     for (const [name, act] of Object.entries(acts)) {
-      const { page, close } = await openPage(browser, server, { hash: `#/${name}`, scheme, height: 860, locale: 'en-GB', timezoneId: 'Europe/Berlin' });
+      const { page, close } = await openPage(browser, server, { hash: name === 'violations' ? '#/violations?since=15min' : `#/${name}`, scheme, height: 860, locale: 'en-GB', timezoneId: 'Europe/Berlin' });
       await page.locator('#pulse[data-state=live]').waitFor();
       if (act.ready) await part(page, act.ready).waitFor();
       else await act(page, server);
-      await page.locator('.drawing').first().waitFor();
-      await pause(1500);
+      await pause(name === 'playground' ? 400 : 1500);
       const path = join(folder, `${name}-${scheme}.png`);
       await page.screenshot({ path });
       const { size } = await stat(path);

@@ -23,10 +23,10 @@ function drawing(height, kind, draw) {
   return { node, view, redraw, width: () => width };
 }
 
-/** The least round number that is not below: 1, 2, 5, 10, 20, 50, … */
+/** The least round number that is not below, with a half that is round too: 1, 2, 4, 6, 8, 10, 20, 40, … */
 export function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value) ?? 1;
+  return [1, 2, 4, 6, 8, 10].map((step) => step * power).find((step) => step >= value) ?? 1;
 }
 
 /** Lines and numbers of the vertical axis. */
@@ -115,7 +115,7 @@ export function columnsChart({ label, values, behind = null, top, ticks, height 
 
 /** A vessel with a level, for what is left in a bucket or waits in a queue. `update({ level, of, kind })`. */
 export function vessel() {
-  const [width, height, inset] = [150, 190, 10];
+  const [width, height, inset] = [130, 170, 10];
   const inner = height - 2 * inset;
   const body = svg('rect', { class: 'content', x: inset, y: inset, width: width - 2 * inset, height: inner });
   const marks = svg('g', { class: 'marks' });
@@ -162,8 +162,8 @@ export function verdictLine(seconds) {
     levelsSeen.splice(0, Math.max(0, old - 1));
     const x = (at) => Math.round(10 * Math.max(LEFT, LEFT + ((at - from) / (seconds * 1000)) * (width - LEFT))) / 10;
     const y = (value) => Math.round(10 * (height - BOTTOM - lane - (Math.min(value, top) / top) * (height - BOTTOM - lane - TOP))) / 10;
-    const points = levelsSeen.map(({ at, level }) => `${x(at)},${y(level)}`);
-    if (points.length > 0) points.push(`${width},${y(levelsSeen.at(-1).level)}`);
+    // In steps: between two answers nobody knows.
+    const steps = levelsSeen.map(({ at, level }) => `H${x(at)}V${y(level)}`).join('');
     const base = height - BOTTOM - lane;
     const marks = Array.from({ length: Math.floor(seconds / 5) + 1 }, (_, at) => [x(now - at * 5000), at === 0 ? 'now' : `-${at * 5} s`]);
     show(view,
@@ -171,8 +171,8 @@ export function verdictLine(seconds) {
         svg('line', { class: 'level', x1: LEFT, x2: width, y1: y(value), y2: y(value) }),
         svg('text', { class: 'tick', x: LEFT - 8, y: y(value) + 4, 'text-anchor': 'end' }, compact(value))]),
       labels(width, height, marks),
-      points.length > 1 && svg('path', { class: 'area left', d: `M${x(levelsSeen[0].at)},${base}L${points.join('L')}L${width},${base}Z` }),
-      points.length > 1 && svg('path', { class: 'line left', d: `M${points.join('L')}` }),
+      steps && svg('path', { class: 'area left', d: `M${x(levelsSeen[0].at)},${base}${steps}H${width}V${base}Z` }),
+      steps && svg('path', { class: 'line left', d: `M${x(levelsSeen[0].at)},${y(levelsSeen[0].level)}${steps}H${width}` }),
       seen.filter(({ at }) => at > from).map(({ at, allowed }) => (allowed
         ? svg('rect', { class: 'mark allowed', x: x(at) - 1.5, y: base + 5, width: 3, height: 14, rx: 1.5 })
         : svg('path', { class: 'mark refused', d: `M${x(at) - 4} ${base + 8}l8 8m0 -8l-8 8` }))));

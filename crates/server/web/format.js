@@ -44,6 +44,7 @@ export function stamp(text) {
 /** 340 ms, 1.2 s, 2 min 5 s, 3 h 10 min, 2 d 4 h. `null` is a wait that does not end. */
 export function wait(ms) {
   if (ms === null || ms === undefined) return 'never';
+  if (ms === 0) return '0 s';
   if (ms < 1000) return `${whole.format(Math.ceil(ms))} ms`;
   if (ms < 60_000) return `${tenth.format(Math.ceil(ms / 100) / 10)} s`;
   const seconds = Math.ceil(ms / 1000);

@@ -1,6 +1,6 @@
 // Traffic to compare algorithms on: instants in microseconds, from the beginning of a window on.
 
-const WINDOWS = 6;
+const WINDOWS = 4;
 const MOST = 20_000;
 
 /** Numbers between 0 and 1 that are the same for the same seed (mulberry32). */
@@ -18,7 +18,7 @@ const spread = (from, length, count) => Array.from({ length: count }, (_, at) =>
 
 const shapes = {
   steady: ({ count, window, load }) => spread(0, WINDOWS * window, Math.round(WINDOWS * count * load)),
-  burst: ({ count, window, load }) => [0.5, 3.5].flatMap((at) =>
+  burst: ({ count, window, load }) => [0.5, 2.5].flatMap((at) =>
     spread(at * window, window / 50, Math.round(2 * count * load))).concat(spread(0, WINDOWS * window, Math.round(count * load))),
   edge: ({ count, window, load }) => spread(1.9 * window, 0.1 * window, Math.round(count * load))
     .concat(spread(2 * window, 0.1 * window, Math.round(count * load))),

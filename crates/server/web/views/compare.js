@@ -52,7 +52,7 @@ export function compare({ signal }) {
         const { lines } = await api.replay([rule], sent.trace, current);
         return race(algorithm, rule, sent, lines, window);
       }));
-      show(results, report(races, sent, limit, text));
+      show(results, report(races, sent, limit, { period: text, window }));
     } catch (problem) {
       if (!current.aborted) show(results, panel('Result', {}, failure(problem, replay)));
     }
@@ -100,12 +100,14 @@ function columnsOf(pairs, length) {
   return columns;
 }
 
-function report(races, { length }, limit, period) {
+function report(races, { length }, limit, { period, window }) {
+  // A mark for each window where there are few.
+  const parts = length / window <= 6 ? Math.round(length / window) : 4;
   const top = roundUp(Math.max(1, ...races.flatMap(({ offered, columns }) => [...offered, ...columns])));
   const worstOf = (race) => (race.worst > limit
-    ? h('span', { class: 'over' }, `${number(race.worst)}, ${share(race.worst, limit)} of the limit`) : number(race.worst));
+    ? h('span', { class: 'over' }, `${number(race.worst)}, ${share(race.worst, limit)}`) : number(race.worst));
   const columns = [{ name: 'Algorithm', grow: true }, { name: 'Limit', wide: true }, { name: 'Admitted', number: true },
-    { name: 'Refused', number: true }, { name: `Worst ${period}`, number: true }, { name: 'Longest wait', number: true, wide: true }];
+    { name: 'Refused', number: true, wide: true }, { name: `Worst ${period}`, number: true }, { name: 'Longest wait', number: true, wide: true }];
   const rows = races.map((race) => [race.name, h('code', {}, race.limit), number(race.admitted),
     number(race.requests - race.admitted), worstOf(race), race.delay > 0 ? wait(race.delay / 1000) : '–']);
   return [
@@ -117,7 +119,7 @@ function report(races, { length }, limit, period) {
         columnsChart({
           label: `${race.name}: ${race.admitted} of ${race.requests} admitted, at most ${race.worst} in any ${period}`,
           values: race.columns, behind: race.offered, top,
-          ticks: Array.from({ length: 4 }, (_, at) => [at / 3, wait((at * length) / 3000)]),
+          ticks: Array.from({ length: parts + 1 }, (_, at) => [at / parts, wait((at * length) / parts / 1000)]),
           describe: (at) => `${wait((at * length) / COLUMNS / 1000)}: ${race.columns[at]} of ${race.offered[at]}`,
         }))))),
   ];

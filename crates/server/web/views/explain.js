@@ -99,14 +99,14 @@ function explained(found) {
 }
 
 function ruleTable(rules) {
-  const columns = [{ name: 'Rule' }, { name: 'Applies' }, { name: 'Why', grow: true }, { name: 'Key' }, { name: 'Limit', wide: true },
+  const columns = [{ name: 'Rule' }, { name: 'Applies' }, { name: 'Key, or why not', grow: true }, { name: 'Limit', wide: true },
     { name: 'Before', number: true }, { name: 'After', number: true }, { name: 'Retry', number: true }];
   const left = (state) => (state ? number(state.remaining) : none);
   const sorted = [...rules].sort((a, b) => Number(b.applies) - Number(a.applies));
   return table('Rules', columns, sorted.map((rule) => [
     [rule.rule, rule.mode === 'shadow' ? [' ', tag('shadow')] : ''],
     rule.applies ? tag('good', rule.speaks ? 'speaks' : 'yes') : tag('no'),
-    rule.reason ?? '', rule.key ? h('code', {}, rule.key) : none, rule.limit ? h('code', {}, rule.limit) : none,
+    [rule.key && h('code', {}, rule.key), ' ', rule.reason], rule.limit ? h('code', {}, rule.limit) : none,
     left(rule.before), left(rule.after), rule.retry_after_ms ? wait(rule.retry_after_ms) : none]));
 }
 

@@ -160,7 +160,7 @@ export function playground({ query, signal }) {
       panel('The limit', {}, h('div', { class: 'pad stack' }, form.node,
         h('button', { type: 'button', onclick: renew }, 'Begin with a new bucket'))),
       panel('The bucket', { beside: tally }, h('div', { class: 'gate' },
-        picture.node, h('div', {}, left, under), h('div', { class: 'stack knock' }, press,
+        h('div', { class: 'bucket' }, picture.node, h('div', {}, left, under)), h('div', { class: 'stack knock' }, press,
           h('p', { class: 'hint' }, 'Press for one request, hold for a stream of them.'), rate.node))),
       panel('The last answer', {}, answer)),
     spoken,
