@@ -34,6 +34,7 @@ use utoipa_axum::routes;
 
 pub(crate) use admin::Peer;
 pub use body::DecisionBody;
+pub(crate) use events::EVENTS;
 pub use rules::RulesHome;
 
 use problem::Problem;
