@@ -18,7 +18,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt as _;
 
-use crate::http::{App, Peer, router};
+use crate::http::{App, EVENTS, Peer, router};
 use crate::record::events::{Hangup, Hub};
 
 /// Request heads beyond this are answered 431.
@@ -125,7 +125,10 @@ fn serve(stream: TcpStream, peer: Peer, router: Router, connections: &GracefulSh
     let asked = hangup.clone();
     let service = router.map_request(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
-        request.extensions_mut().insert(asked.clone());
+        // Only listeners are ever hung up on, and every other request is better off without one more allocation.
+        if request.uri().path() == EVENTS {
+            request.extensions_mut().insert(asked.clone());
+        }
         request
     });
     let connection = http1::Builder::new()

@@ -36,6 +36,7 @@ use utoipa_axum::routes;
 
 pub(crate) use admin::Peer;
 pub use body::DecisionBody;
+pub(crate) use events::EVENTS;
 pub use rules::RulesHome;
 
 use problem::Problem;
@@ -161,8 +162,8 @@ impl Parts {
 }
 
 pub(crate) fn router(app: App) -> Router {
-    let (router, document) = documented().split_for_parts();
-    openapi::serve(router, &document)
+    let (router, _) = documented().split_for_parts();
+    router
         .merge(web::router())
         .fallback(async |uri: Uri| Problem::not_found(&uri))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| Problem::method(&method, &uri))
@@ -177,6 +178,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(check::refund))
         .routes(routes!(batch::batch))
         .routes(routes!(livez))
+        .routes(routes!(openapi::openapi))
         .merge(admin())
 }
 

@@ -1,13 +1,19 @@
 //! `GET /openapi.json`: the API, described by the code that answers it.
 
-use axum::Router;
+use std::sync::LazyLock;
+
 use axum::body::Bytes;
-use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
-use axum::routing::get;
+use axum::response::IntoResponse;
 use utoipa::OpenApi;
 
-use super::App;
+use super::documented;
+
+/// The document is the same for as long as the program runs.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
+    let (_, document) = documented().split_for_parts();
+    document.to_json().expect("a document of text and numbers is JSON").into()
+});
 
 /// What is said about the whole; every route adds itself.
 #[derive(OpenApi)]
@@ -16,18 +22,20 @@ use super::App;
     tags(
         (name = "decisions", description = "May this request pass, and if not, when?"),
         (name = "rules", description = "The rules, to look at and to change. For this machine only."),
-        (name = "operating", description = "What was decided, and how the server is. For this machine only, but for `/livez`."),
+        (name = "operating", description = "What was decided, and how the server is. For this machine only, but for \
+            `/livez` and `/openapi.json`."),
     )
 )]
 struct Whole;
 
+/// What the document begins with.
 pub(super) fn document() -> utoipa::openapi::OpenApi {
     Whole::openapi()
 }
 
-/// The routes with one more, which describes them.
-pub(super) fn serve(router: Router<App>, document: &utoipa::openapi::OpenApi) -> Router<App> {
-    let json = Bytes::from(document.to_json().expect("a document of text and numbers is JSON"));
-    let kind = HeaderValue::from_static("application/json");
-    router.route("/openapi.json", get(async move || ([(CONTENT_TYPE, kind)], json)))
+/// Read this document.
+#[utoipa::path(get, path = "/openapi.json", tag = "operating",
+    responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
+pub(super) async fn openapi() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], DOCUMENT.clone())
 }

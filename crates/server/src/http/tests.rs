@@ -4,7 +4,12 @@ use serde_json::{Value, json};
 use tollgate::{AnyStore, Bounds, Clock, MemoryStore, Timestamp, rules};
 use tower::ServiceExt as _;
 
+use super::ask::MAX_BODY_BYTES;
 use super::*;
+
+mod document;
+mod operating;
+mod without_rules;
 
 const RULES: &str = r#"
 rules:
@@ -19,6 +24,50 @@ fn app() -> Router {
     let store = AnyStore::from(MemoryStore::with(clock, Bounds::default()));
     let limiter = Limiter::new(rules::parse("rules.yaml", RULES).unwrap(), store);
     router(App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned())))
+}
+
+/// A server over these rules, and what it decides with.
+struct Served {
+    router: Router,
+    app: App,
+    limiter: Arc<Limiter<AnyStore>>,
+}
+
+impl Served {
+    fn with(rules: &str) -> Self {
+        let clock = Clock::manual(Timestamp::from_micros(1_800_000_000_500_000));
+        Self::over(rules, AnyStore::from(MemoryStore::with(clock, Bounds::default())))
+    }
+
+    fn over(rules: &str, store: AnyStore) -> Self {
+        let limiter = Arc::new(Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store));
+        let app = App::new(Arc::clone(&limiter), RulesHome::Fixed("code".to_owned())).with_decisions(100);
+        Served { router: router(app.clone()), app, limiter }
+    }
+
+    fn request(line: &str, body: &str) -> Request<Body> {
+        let (method, path) = line.split_once(' ').unwrap();
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+        request.extensions_mut().unwrap().insert(Peer("127.0.0.1:50000".parse().unwrap()));
+        request.body(Body::from(body.to_owned())).unwrap()
+    }
+
+    /// Sends a request from this machine, and holds the answer against the document.
+    async fn send(&self, line: &str, body: impl ToString) -> (StatusCode, HeaderMap, Value) {
+        let request = Self::request(line, &body.to_string());
+        let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
+        let bytes = to_bytes(body, 64 << 20).await.unwrap();
+        let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        document::holds(line, parts.status, &parts.headers, &body);
+        (parts.status, parts.headers, body)
+    }
+
+    /// The body of an answer that is expected to be a good one.
+    async fn ok(&self, line: &str, body: impl ToString) -> Value {
+        let (status, _, answer) = self.send(line, body).await;
+        assert_eq!(status, StatusCode::OK, "{line}: {answer}");
+        answer
+    }
 }
 
 async fn post_to(

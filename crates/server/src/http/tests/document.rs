@@ -1,0 +1,83 @@
+//! The API keeps the word that `/openapi.json` gives.
+
+use std::sync::LazyLock;
+
+use super::*;
+
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+    let (_, document) = documented().split_for_parts();
+    serde_json::from_str(&document.to_json().unwrap()).unwrap()
+});
+
+/// What the document says about the route of a request.
+fn operation(line: &str) -> Option<&'static Value> {
+    let (method, path) = line.split_once(' ').unwrap();
+    let path = path.split('?').next().unwrap();
+    let fits = |template: &str| {
+        let (template, path) = (template.split('/'), path.split('/'));
+        template.clone().count() == path.clone().count()
+            && template.zip(path).all(|(template, part)| template.starts_with('{') || template == part)
+    };
+    let paths = DOCUMENT["paths"].as_object().unwrap();
+    // A template without a place for anything is the better fit.
+    let mut known: Vec<&String> = paths.keys().filter(|template| fits(template)).collect();
+    known.sort_by_key(|template| template.contains('{'));
+    paths[known.first()?.as_str()].get(method.to_lowercase())
+}
+
+/// Holds an answer against the document: its status is there, and its body fits.
+pub(super) fn holds(line: &str, status: StatusCode, headers: &HeaderMap, body: &Value) {
+    let Some(operation) = operation(line) else {
+        assert!([404, 405].contains(&status.as_u16()), "{line} is not in the document, and answers {status}");
+        return;
+    };
+    let response = &operation["responses"][status.as_str()];
+    assert!(response.is_object(), "{line}: {status} is not in the document: {body}");
+    let Some(content) = response["content"].as_object() else { return };
+    let kind = headers["content-type"].to_str().unwrap().split(';').next().unwrap();
+    let schema =
+        &content.get(kind).unwrap_or_else(|| panic!("{line}: {kind} is not in the document"))["schema"];
+    if kind.ends_with("json") {
+        let mut whole = schema.as_object().cloned().unwrap_or_default();
+        whole.insert("components".to_owned(), DOCUMENT["components"].clone());
+        let validator = jsonschema::validator_for(&Value::Object(whole)).unwrap();
+        let wrong: Vec<String> =
+            validator.iter_errors(body).map(|error| format!("{}: {error}", error.instance_path())).collect();
+        assert!(wrong.is_empty(), "{line}: {wrong:?}\n{body}");
+    }
+}
+
+#[tokio::test]
+async fn every_route_of_the_document_is_served_and_the_document_itself_is_one() {
+    let served = Served::with(RULES);
+    let (_, _, document) = served.send("GET /openapi.json", "").await;
+    assert_eq!(document, *DOCUMENT);
+    let mut routes = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for method in operations.as_object().unwrap().keys() {
+            let line = format!("{} {}", method.to_uppercase(), path.replace(['{', '}'], ""));
+            let request = Served::request(&line, "not JSON");
+            let status = served.router.clone().oneshot(request).await.unwrap().status();
+            assert_ne!(status, StatusCode::METHOD_NOT_ALLOWED, "{line}");
+            routes += 1;
+        }
+    }
+    assert!(routes >= 25, "{routes}");
+}
+
+#[test]
+fn every_operation_has_a_summary_a_tag_and_answers_and_every_reference_leads_somewhere() {
+    for (path, operations) in DOCUMENT["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            assert!(operation["summary"].is_string() && operation["tags"].is_array(), "{method} {path}");
+            assert!(!operation["responses"].as_object().unwrap().is_empty(), "{method} {path}");
+        }
+    }
+    let text = DOCUMENT.to_string();
+    for (_, rest) in
+        text.match_indices("\"#/components/schemas/").map(|(at, found)| (at, &text[at + found.len()..]))
+    {
+        let name = &rest[..rest.find('"').unwrap()];
+        assert!(DOCUMENT["components"]["schemas"][name].is_object(), "{name}");
+    }
+}
