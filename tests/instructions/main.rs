@@ -3,11 +3,14 @@
 
 mod allocations;
 
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use tollgate::{Bounds, Clock, Descriptor, Limiter, MemoryStore, Timestamp, Violations, rules};
+use tollgate::{AnyStore, Bounds, Clock, Descriptor, Limiter, MemoryStore, Timestamp, Violations, rules};
 use tollgate_bench::contender::{Caller, Check, Contender, Quota};
 use tollgate_bench::{instructions, mixed};
+use tollgate_server::{App, RulesHome};
 
 use allocations::allocations_of;
 
@@ -87,4 +90,23 @@ async fn recording_refusals_allocates_only_for_the_first_of_each_bucket_and_seco
         }
     };
     assert_eq!(allocations_of(decide_all), 0);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn remembering_a_decision_allocates_nothing_once_every_slot_was_used() {
+    let text = r#"rules: [{ key: "user:{user_id}", limit: 1/h }, { key: "ip:{ip}", limit: 1000000/s }]"#;
+    let store =
+        AnyStore::from(MemoryStore::with(Clock::manual(Timestamp::from_micros(0)), Bounds::default()));
+    let limiter = Arc::new(Limiter::new(rules::parse("rules.yaml", text).unwrap(), store));
+    let app = App::new(Arc::clone(&limiter), RulesHome::Fixed("code".to_owned())).with_decisions(100);
+    let request = Descriptor::new().with("user_id", "42").with("ip", "203.0.113.7").with("endpoint", "/a");
+    let answers = [limiter.check(&request, 1).await, limiter.check(&request, 1).await];
+    assert!(answers[0].allowed() && !answers[1].allowed());
+    let remember_all = || {
+        for answer in answers.iter().cycle().take(1_000) {
+            app.record(&request, answer, "0123456789abcdef01234567", 1, Duration::from_micros(1));
+        }
+    };
+    remember_all();
+    assert_eq!(allocations_of(remember_all), 0);
 }

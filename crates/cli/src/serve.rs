@@ -37,6 +37,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", env = "TOLLGATE_DECISIONS", default_value = "10000",
           value_parser = decisions)]
     decisions: usize,
+    /// Serve the dashboard from this folder instead of the binary, while you edit it
+    #[arg(long, value_name = "DIR", env = "TOLLGATE_WEB_DIR")]
+    web_dir: Option<PathBuf>,
     /// Everything above as a file [default: tollgate.toml in the working directory, if it is there]
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     config: Option<PathBuf>,
@@ -86,6 +89,9 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
             .with_headers(config.headers);
         if let Some(beside) = &beside {
             app = app.with_violations(beside.log().clone());
+        }
+        if let Some(folder) = &args.web_dir {
+            app = app.with_web_dir(folder.clone());
         }
         if let Some(follower) = source.follower {
             app = app.with_rules_status(follower.status());

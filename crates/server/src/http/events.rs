@@ -24,6 +24,8 @@ use crate::record::Recorded;
 use crate::record::events::{Hangup, Hub, Kind, Listener, MOST_LISTENERS};
 use crate::record::second_of;
 
+/// Where events are heard.
+pub(crate) const EVENTS: &str = "/v1/events";
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// How often the newest decision and the newest violation are told: 20 of each in a second.
 const EVERY: Duration = Duration::from_millis(50);

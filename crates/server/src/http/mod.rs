@@ -20,8 +20,10 @@ mod rules;
 mod stats;
 mod tokens;
 mod violations;
+mod web;
 
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -39,9 +41,12 @@ use utoipa_axum::routes;
 pub use admin::Access;
 pub(crate) use admin::Peer;
 pub use body::DecisionBody;
+pub(crate) use events::EVENTS;
 pub(crate) use problem::Problem;
 pub use rules::RulesHome;
 pub use tokens::{TokenError, Tokens};
+
+use web::Pages;
 
 use crate::listen::Traffic;
 use crate::record::events::Hub;
@@ -68,6 +73,7 @@ pub struct Parts {
     traffic: Arc<Traffic>,
     headers: Arc<HeaderForm>,
     gate: Arc<authz::Gate>,
+    pages: Arc<Pages>,
 }
 
 impl Deref for App {
@@ -110,6 +116,7 @@ impl App {
             traffic: Arc::default(),
             headers: Arc::new(HeaderForm::DEFAULT),
             gate: Arc::default(),
+            pages: Arc::default(),
         }))
     }
 
@@ -154,6 +161,12 @@ impl App {
     #[must_use]
     pub fn with_identify(self, identify: Identify) -> Self {
         self.with(|parts| parts.gate = Arc::new(authz::Gate::new(identify)))
+    }
+
+    /// The same with the dashboard read from a folder at every request, while somebody edits it.
+    #[must_use]
+    pub fn with_web_dir(self, folder: PathBuf) -> Self {
+        self.with(|parts| parts.pages = Arc::new(Pages::Folder(folder)))
     }
 
     pub(crate) fn traffic(&self) -> &Arc<Traffic> {
@@ -207,6 +220,7 @@ impl Parts {
 pub(crate) fn router(app: App) -> Router {
     let (router, _) = documented(&app.access).split_for_parts();
     router
+        .merge(web::router())
         .fallback(async |uri: Uri| Problem::not_found(&uri))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| Problem::method(&method, &uri))
         .with_state(app)

@@ -38,7 +38,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
-use crate::http::{Peer, Problem};
+use crate::http::{EVENTS, Peer, Problem};
 use crate::kept::Kept;
 use crate::record::events::Hangup;
 use crate::server::Config;
@@ -268,7 +268,10 @@ impl Connection {
             (self.router.clone(), self.patience.request, Arc::clone(&self.traffic));
         let is_http1 = request.version() < Version::HTTP_2;
         request.extensions_mut().insert(peer);
-        request.extensions_mut().insert(hangup.clone());
+        // Only listeners are ever hung up on, and every other request is better off without one more allocation.
+        if request.uri().path() == EVENTS {
+            request.extensions_mut().insert(hangup.clone());
+        }
         let request = request.map(Body::new);
         async move {
             let answered = |request| answer(router, request, within, &traffic);

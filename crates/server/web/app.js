@@ -1,0 +1,109 @@
+// The frame around the pages: which one is open, how the server is, and who may ask.
+
+import { askForTokensWith, mayAskAgain } from './api.js';
+import { h, show } from './dom.js';
+import { number } from './format.js';
+import { begin, live } from './live.js';
+import { compare } from './views/compare.js';
+import { explain } from './views/explain.js';
+import { overview } from './views/overview.js';
+import { playground } from './views/playground.js';
+import { rules } from './views/rules.js';
+import { violations } from './views/violations.js';
+
+const pages = { overview, playground, compare, rules, explain, violations };
+const main = document.getElementById('main');
+const forever = new AbortController().signal;
+let leave = new AbortController();
+let opened = null;
+
+/** `#/rules/12?search=x` is the page `rules`, with `12` and a search. */
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, '').split('?');
+  const [name, ...rest] = path.split('/');
+  return { name: name in pages ? name : 'overview', rest: rest.map(decodeURIComponent), query: new URLSearchParams(query) };
+}
+
+function open() {
+  const { name, rest, query } = place();
+  leave.abort();
+  leave = new AbortController();
+  document.title = `${name.charAt(0).toUpperCase()}${name.slice(1)} · tollgate`;
+  for (const link of document.querySelectorAll('nav a')) {
+    if (link.hash === `#/${name}`) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  document.querySelector('nav [aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' });
+  show(main, pages[name]({ rest, query, signal: leave.signal }));
+  if (opened !== null && opened !== name) {
+    main.querySelector('h1')?.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
+  opened = name;
+}
+
+/** Asks for a token; the server's own words say why. */
+function tokenDialog(problem) {
+  return new Promise((resolve) => {
+    const input = h('input', { type: 'password', autocomplete: 'off', required: true, id: 'token', 'aria-describedby': 'token-why' });
+    const dialog = h('dialog', { 'aria-labelledby': 'token-title' },
+      h('form', { method: 'dialog' },
+        h('h2', { id: 'token-title' }, 'A token, please'),
+        h('p', { id: 'token-why' }, problem.detail),
+        h('div', { class: 'field' }, h('label', { for: 'token' }, 'Token'), input,
+          h('p', { class: 'hint' }, 'A line of the file that the server was given as --admin-token-file. Kept until this tab is closed.')),
+        h('div', { class: 'actions' },
+          h('button', { value: '', formnovalidate: true }, 'Not now'),
+          h('button', { value: 'use', class: 'primary' }, 'Continue'))));
+    dialog.addEventListener('close', () => {
+      dialog.remove();
+      resolve(dialog.returnValue === 'use' ? input.value.trim() : null);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    input.focus();
+  });
+}
+
+const PULSE = { live: 'live', waiting: 'connecting', paused: 'paused' };
+
+function drawPulse(state) {
+  const pulse = document.getElementById('pulse');
+  pulse.dataset.state = state;
+  pulse.textContent = PULSE[state];
+}
+
+/** Decisions of the last minute that were made without the store. */
+let degraded = [];
+let banner = null;
+
+function warn() {
+  const { store, rule_set: set } = live.stats ?? {};
+  const without = degraded.reduce((sum, count) => sum + count, 0);
+  const says = [];
+  if (store && !store.up) says.push(['The store does not answer.', 'Each rule decides by its on_store_failure until it is back.']);
+  if (without > 0) says.push(['Degraded.', `${number(without)} decisions of the last minute were made without the store.`]);
+  if (set?.error) says.push(['The rules in effect are not the newest.', set.error]);
+  const text = says.flat().join(' ');
+  if (text === banner) return;
+  banner = text;
+  show(document.getElementById('banner'), says.map(([title, detail]) => h('p', { class: 'banner' }, h('strong', {}, title), ' ', detail)));
+}
+
+askForTokensWith(tokenDialog);
+document.addEventListener('click', mayAskAgain, { capture: true });
+document.querySelector('.skip').addEventListener('click', (event) => {
+  event.preventDefault();
+  main.focus();
+});
+addEventListener('hashchange', open);
+live.on('state', forever, drawPulse);
+live.on('refreshed', forever, warn);
+live.on('store', forever, warn);
+live.on('rules', forever, warn);
+live.on('stats', forever, (second) => {
+  degraded = [...degraded, second.degraded].slice(-60);
+  warn();
+});
+open();
+begin();

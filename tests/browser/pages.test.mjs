@@ -1,0 +1,125 @@
+// Every other page, over a server that has something to tell.
+
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { after, before, test } from 'node:test';
+import { eventually, startBrowser, startRedis, startServer } from './harness.mjs';
+import { onPage, openPage, part } from './page.mjs';
+
+let server;
+let browser;
+before(async () => { [server, browser] = await Promise.all([startServer(), startBrowser()]); });
+after(async () => { await browser?.close(); await server?.stop(); });
+
+const check = (user, cost = 1, more = {}) =>
+  server.call('POST', '/v1/check', { attributes: { user_id: user, plan: 'free', ip: '203.0.113.7', ...more }, cost });
+
+test('the overview counts decisions and shows a refusal as it happens, and why', () =>
+  onPage(browser, server, {}, async (page) => {
+    await page.locator('#pulse[data-state=live]').waitFor();
+    await check('ada', 50);
+    const { allowed } = await check('ada', 50);
+    assert.equal(allowed, false);
+    await part(page, 'Refusals as they happen').getByRole('cell', { name: 'user:ada' }).waitFor();
+    await part(page, 'Most refused keys').getByText('user:ada').waitFor();
+    await part(page, 'Health').getByText('in memory').waitFor();
+    await page.getByRole('img', { name: /^Decisions a second/ }).waitFor();
+    await page.getByRole('link', { name: 'why' }).first().click();
+    await part(page, 'The decision').getByText('refused', { exact: true }).waitFor();
+    await part(page, 'Rules').getByRole('row', { name: /per-user-free speaks/ }).waitFor();
+  }));
+
+test('a request that might come is explained rule by rule, and nothing is charged', () =>
+  onPage(browser, server, { hash: '#/explain' }, async (page) => {
+    await page.getByLabel('User').fill('grace');
+    await page.getByLabel('Plan').fill('pro');
+    await page.getByRole('button', { name: 'Explain' }).click();
+    const rules = part(page, 'Rules');
+    await rules.getByRole('row', { name: /per-user-pro speaks/ }).waitFor();
+    await rules.getByRole('row', { name: /per-user-free no/ }).waitFor();
+    const { decisions } = await server.call('GET', '/v1/decisions');
+    assert.ok(decisions.every(({ attributes }) => attributes.user_id !== 'grace'));
+    await page.getByLabel('Decision id').fill('0123');
+    await page.getByRole('button', { name: 'Look it up' }).click();
+    await part(page, 'No explanation').getByRole('alert').waitFor();
+  }));
+
+test('all algorithms are compared on the same traffic, and a fixed window admits twice its limit at the edge', () =>
+  onPage(browser, server, { hash: '#/compare' }, async (page) => {
+    const totals = part(page, 'Totals');
+    await totals.getByRole('row', { name: /^Fixed window .*40, 200% / }).waitFor();
+    await totals.getByRole('row', { name: /^Sliding window log .* 20 / }).waitFor();
+    assert.equal(await part(page, 'Admitted over time').getByRole('img').count(), 6);
+    for (const kind of ['steady', 'burst', 'random']) {
+      await page.getByLabel('Traffic', { exact: true }).selectOption(kind);
+      await totals.getByText(/of \d+ requests/).waitFor();
+    }
+    await page.getByLabel('Traffic', { exact: true }).selectOption('pasted');
+    await totals.getByText('of 12 requests').waitFor();
+    await page.getByLabel(/^Trace/).fill('{"t_us": 0}\nnothing');
+    await page.getByText('Line 2 is no object').waitFor();
+  }));
+
+test('violations are narrowed down and taken away as CSV', async () => {
+  const user = '=1+"x",\n2';
+  for (let sent = 0; sent < 2; sent += 1) await check(user, 50, { ip: '203.0.113.8' });
+  const recorded = async () => (await server.call('GET', `/v1/violations?user_id=${encodeURIComponent(user)}`)).violations.length > 0;
+  await eventually('the violation is on record', recorded);
+  await onPage(browser, server, { hash: '#/violations?since=1h', acceptDownloads: true }, async (page) => {
+    await part(page, 'Over time').getByRole('img', { name: /refusals? over time/ }).waitFor();
+    await page.getByLabel('Endpoint').fill('/nowhere');
+    await page.getByRole('button', { name: 'Search' }).click();
+    await page.getByText('Nothing was refused here.').waitFor();
+    await page.getByLabel('Endpoint').fill('');
+    await page.getByLabel('Address').fill('203.0.113.8');
+    await page.getByRole('button', { name: 'Search' }).click();
+    await part(page, 'Over time').getByText('1 refusal in 1 row').waitFor();
+    const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Export CSV' }).click()]);
+    const [head, row] = (await readFile(await download.path(), 'utf8')).split('\r\n');
+    assert.ok(head.startsWith('violation_id,requested_at,count,'));
+    assert.ok(row.includes(`,"'=1+""x"",\n2",`), `a spreadsheet would run it: ${row}`);
+    await page.getByLabel('Address').fill('nowhere');
+    await page.getByRole('button', { name: 'Search' }).click();
+    await page.locator('.field .error').filter({ hasText: 'expected an IP address' }).waitFor();
+  });
+});
+
+test('who is not believed is asked for a token, and told why', () =>
+  onPage(browser, server, { extraHTTPHeaders: { 'x-forwarded-for': '203.0.113.9' } }, async (page) => {
+    const dialog = page.getByRole('dialog', { name: 'A token, please' });
+    await dialog.getByText('x-forwarded-for').waitFor();
+    await dialog.getByLabel('Token').fill('not the one');
+    await dialog.getByRole('button', { name: 'Continue' }).click();
+    await dialog.getByText('x-forwarded-for').waitFor();
+    assert.equal(await page.evaluate(() => sessionStorage.getItem('tollgate-token')), 'not the one');
+  }));
+
+test('a stream that breaks off is taken up again by itself', async () => {
+  const first = await startServer();
+  const address = new URL(first.url).host;
+  const { page } = await openPage(browser, first);
+  await page.locator('#pulse[data-state=live]').waitFor();
+  await first.stop();
+  await page.locator('#pulse[data-state=waiting]').waitFor();
+  const second = await startServer('--http', address);
+  await page.locator('#pulse[data-state=live]').waitFor();
+  await page.context().close();
+  await second.stop();
+});
+
+test('a store that is gone is said at the top, until it is back', async () => {
+  const redis = await startRedis();
+  const fleet = await startServer('--store', redis.url);
+  const { page, close } = await openPage(browser, fleet);
+  await page.locator('#pulse[data-state=live]').waitFor();
+  await redis.stop();
+  const ask = () => fleet.call('POST', '/v1/check', { attributes: { user_id: '1', plan: 'free' } });
+  const away = page.getByText('The store does not answer.');
+  await eventually('the store is said to be away', async () => (await ask()).degraded && away.isVisible());
+  await page.getByText('were made without the store').waitFor();
+  const again = await startRedis(redis.port);
+  await away.waitFor({ state: 'detached' });
+  await close();
+  await fleet.stop();
+  await again.stop();
+});
