@@ -21,6 +21,8 @@ pub enum Verb {
     Peek,
     /// Give back.
     Refund,
+    /// Give back what the last check charged, if it was about the same buckets.
+    Undo,
     /// Forget.
     Reset,
 }
@@ -185,7 +187,7 @@ pub fn any_steps(length: usize, periods: Vec<u64>) -> BoxedStrategy<Vec<Step>> {
         1 => -100_000_000_i64..-1_000_000,
         1 => Just(40_000_000_000_000_i64),
     ];
-    let verb = prop_oneof![12 => Just(Verb::Check), 3 => Just(Verb::Peek), 3 => Just(Verb::Refund), 1 => Just(Verb::Reset)];
+    let verb = prop_oneof![12 => Just(Verb::Check), 3 => Just(Verb::Peek), 2 => Just(Verb::Refund), 3 => Just(Verb::Undo), 1 => Just(Verb::Reset)];
     let cost = prop_oneof![8 => Just((0_u8, 1_u8)), 4 => (0..=8_u8, 0..3_u8)];
     let config = prop_oneof![9 => Just(0_u8), 1 => any::<u8>()];
     let step = (turn, verb, 0..2_u8, 1..16_u8, cost, config)
@@ -225,6 +227,7 @@ pub async fn compare<S: Store>(
         .collect();
     let mut model = Model::new();
     let mut config = 0_u8;
+    let mut charged_at = [0_i64; 16];
     for (number, step) in steps.iter().enumerate() {
         let turned = clock.now().as_micros().saturating_add(step.turn);
         clock.set(Timestamp::from_micros(turned.clamp(0, 4_000_000_000_000_000)));
@@ -249,7 +252,18 @@ pub async fn compare<S: Store>(
         let expected = match step.verb {
             Verb::Check => {
                 store.charge(&hits, &mut actual).await.expect("the store answers");
+                let charges = taking_part().zip(&actual);
+                charges.for_each(|(tier, verdict)| charged_at[tier] = verdict.at.as_micros());
                 model.check(at, &twins)
+            }
+            Verb::Undo => {
+                let instants: Vec<i64> = taking_part().map(|tier| charged_at[tier]).collect();
+                let charged: Vec<Verdict> = instants
+                    .iter()
+                    .map(|at| Verdict { at: Timestamp::from_micros(*at), ..Verdict::DENIED })
+                    .collect();
+                store.undo(&hits, &charged, &mut actual).await.expect("the store answers");
+                model.undo(at, &twins, &instants)
             }
             Verb::Peek => {
                 store.peek(&hits, &mut actual).await.expect("the store answers");
