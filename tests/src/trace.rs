@@ -206,6 +206,15 @@ pub fn any_trace(tiers: usize, length: usize) -> BoxedStrategy<(Vec<TierSpec>, V
         .boxed()
 }
 
+/// Where the tiers of a request lie in a Cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slots {
+    /// All are about one user, and lie in one slot.
+    Shared,
+    /// Each is about something else, and lies in a slot of its own.
+    Apart,
+}
+
 /// Runs a trace through a store on a manual clock and through the model, and compares every field. Traces of different
 /// `name` share no bucket.
 ///
@@ -219,9 +228,29 @@ pub async fn compare<S: Store>(
     tiers: &[TierSpec],
     steps: &[Step],
 ) -> Result<u64, TestCaseError> {
+    compare_in(Slots::Shared, name, store, clock, tiers, steps).await
+}
+
+/// As [`compare`], with a say in where buckets lie.
+///
+/// # Errors
+///
+/// As [`compare`].
+pub async fn compare_in<S: Store>(
+    slots: Slots,
+    name: &str,
+    store: &S,
+    clock: &Clock,
+    tiers: &[TierSpec],
+    steps: &[Step],
+) -> Result<u64, TestCaseError> {
     let spaces: Vec<Space> = (0..tiers.len())
         .map(|tier| {
-            let pattern = KeyPattern::parse("user:{user_id}").expect("a pattern");
+            let pattern = match slots {
+                Slots::Shared => "user:{user_id}".to_owned(),
+                Slots::Apart => format!("{{of_tier_{tier}}}"),
+            };
+            let pattern = KeyPattern::parse(&pattern).expect("a pattern");
             Space::new(&[name, &format!("tier {tier}")], pattern, 64)
         })
         .collect();
@@ -232,7 +261,10 @@ pub async fn compare<S: Store>(
         let turned = clock.now().as_micros().saturating_add(step.turn);
         clock.set(Timestamp::from_micros(turned.clamp(0, 4_000_000_000_000_000)));
         config ^= step.config;
-        let request = Descriptor::new().with("user_id", format!("user {}", step.user));
+        let mut request = Descriptor::new().with("user_id", format!("user {}", step.user));
+        for tier in 0..tiers.len() {
+            request.set(format!("of_tier_{tier}"), format!("{tier} of user {}", step.user));
+        }
         let taking_part = || (0..tiers.len()).filter(|tier| step.tiers >> tier & 1 == 1);
         let hits: Vec<Hit<'_>> = taking_part()
             .map(|tier| {

@@ -78,8 +78,8 @@ impl RedisStore {
         // A call of the script names one instant.
         let calls: Vec<(Timestamp, Part<'_, '_>)> = parts.iter().flat_map(|part| by_instant(part, charged)).collect();
         let deadline = self.deadline();
-        let undo = |(at, part): &(Timestamp, Part<'_, '_>)| self.ask(Verb::Undo(*at), part, deadline);
-        let done = join_all(calls.iter().map(undo)).await;
+        let done =
+            join_all(calls.iter().map(|(at, part)| self.ask(Verb::Undo(*at), part, deadline))).await;
         let done = done.into_iter().collect::<Result<Vec<Done>, _>>()?;
         let mut gathered = Gathered::default();
         for ((at, part), done) in calls.iter().zip(&done) {

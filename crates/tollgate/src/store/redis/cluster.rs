@@ -284,7 +284,7 @@ impl Map {
         for node in self.table.load_full().nodes.iter().filter(|node| node.link.is_up()) {
             let deadline = Instant::now() + self.config.connect_timeout;
             if let Ok(answer) = node.link.query(&question, deadline).await
-                && self.learn(answer, &node.dial)
+                && self.learn(&answer, &node.dial)
             {
                 return;
             }
@@ -295,7 +295,7 @@ impl Map {
                 question.query_async::<Value>(&mut connection).await
             };
             match timeout(self.config.connect_timeout, ask).await {
-                Ok(Ok(answer)) if self.learn(answer, seed) => return,
+                Ok(Ok(answer)) if self.learn(&answer, seed) => return,
                 Ok(Err(error)) => {
                     tracing::debug!(node = seed.shown(), "tells no slots: {}", error.category());
                 }
@@ -311,7 +311,7 @@ impl Map {
     }
 
     /// Whether an answer made sense.
-    fn learn(&self, answer: Value, asked: &Dial) -> bool {
+    fn learn(&self, answer: &Value, asked: &Dial) -> bool {
         let ranges = slots::read(answer, asked.host()).unwrap_or_default();
         if !ranges.is_empty() {
             self.replace(&ranges, asked);

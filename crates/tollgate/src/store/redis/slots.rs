@@ -34,12 +34,12 @@ pub(super) struct Range {
 }
 
 /// Reads the answer to `CLUSTER SLOTS`, given at a host; none when it is not one.
-pub(super) fn read(answer: Value, asked: &str) -> Option<Vec<Range>> {
+pub(super) fn read(answer: &Value, asked: &str) -> Option<Vec<Range>> {
     let Value::Array(ranges) = answer else { return None };
-    ranges.into_iter().map(|range| read_range(range, asked)).collect()
+    ranges.iter().map(|range| read_range(range, asked)).collect()
 }
 
-fn read_range(range: Value, asked: &str) -> Option<Range> {
+fn read_range(range: &Value, asked: &str) -> Option<Range> {
     let Value::Array(parts) = range else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &parts[..] else { return None };
     let [host, Value::Int(port), ..] = &primary[..] else { return None };
@@ -83,12 +83,13 @@ mod tests {
             let primary = Value::Array(vec![host, Value::Int(7), text("id")]);
             Value::Array(vec![Value::Array(vec![Value::Int(0), Value::Int(5), primary])])
         };
-        let read_host = |host| read(range(host), "asked").map(|mut ranges| ranges.remove(0).host);
+        let read_host = |host| read(&range(host), "asked").map(|mut ranges| ranges.remove(0).host);
         assert_eq!(read_host(text("10.0.0.1")).as_deref(), Some("10.0.0.1"));
         assert_eq!(read_host(text("")).as_deref(), Some("asked"));
         assert_eq!(read_host(Value::Nil).as_deref(), Some("asked"));
-        assert_eq!(read(Value::Int(1), "asked"), None);
-        assert_eq!(read(Value::Array(vec![Value::Array(vec![Value::Int(0), Value::Int(16_384)])]), "asked"), None);
+        assert_eq!(read(&Value::Int(1), "asked"), None);
+        let beyond = Value::Array(vec![Value::Array(vec![Value::Int(0), Value::Int(16_384)])]);
+        assert_eq!(read(&beyond, "asked"), None);
         assert_eq!(address("h:7", "asked"), Some(("h", 7)));
         assert_eq!(address(":7", "asked"), Some(("asked", 7)));
         assert_eq!(address("::1:7", "asked"), Some(("::1", 7)));
