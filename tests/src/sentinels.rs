@@ -62,9 +62,12 @@ impl Sentinels {
     ///
     /// There is no redis-server, or they do not find each other.
     pub async fn start() -> Self {
-        let primary = Behind::start(&[]).await;
+        let user = ["--user", "replication", "on", ">r", "+psync", "+replconf", "+ping"];
+        let login = ["--masteruser", "replication", "--masterauth", "r"];
+        let primary = Behind::start(&[&user[..], &login].concat()).await;
         let port = primary.proxy.port().to_string();
-        let replica = Behind::start(&["--replicaof", "127.0.0.1", &port]).await;
+        let of = ["--replicaof", "127.0.0.1", &port];
+        let replica = Behind::start(&[&user[..], &login, &of].concat()).await;
         let sentinels =
             (0..COUNT).map(|_| Sentinel::start(primary.proxy.port(), QUORUM, Guard::default())).collect();
         let all = Sentinels { servers: [primary, replica], sentinels };

@@ -160,12 +160,6 @@ impl StoreError {
         StoreError::Rejected { code }
     }
 
-    /// Some hits of a request live where no answer came from.
-    #[cfg(feature = "redis")]
-    pub(crate) fn part(error: StoreError, lost: impl IntoIterator<Item = usize>) -> Self {
-        StoreError::Part { error: Box::new(error), lost: lost.into_iter().collect() }
-    }
-
     /// One of a few words, for answers and metrics.
     pub fn reason(&self) -> &'static str {
         match self {

@@ -58,7 +58,7 @@ impl RedisStore {
         }
         let deadline = self.deadline();
         let done = join_all(parts.iter().map(|part| self.ask(verb, part, deadline))).await;
-        let done = done.into_iter().collect::<Result<Vec<Done>, _>>()?;
+        let done = all(members(parts), done)?;
         let mut gathered = Gathered::default();
         for (part, done) in parts.iter().zip(&done) {
             self.read(done, verb, part, done.passes, gathered.of(part))?;
@@ -80,7 +80,9 @@ impl RedisStore {
         let deadline = self.deadline();
         let done =
             join_all(calls.iter().map(|(at, part)| self.ask(Verb::Undo(*at), part, deadline))).await;
-        let done = done.into_iter().collect::<Result<Vec<Done>, _>>()?;
+        let lost = done.iter().filter(|done| done.is_err()).count();
+        self.stranded.fetch_add(u64::try_from(lost).unwrap_or(0), Ordering::Relaxed);
+        let done = all(calls.iter().map(|(_, part)| &part.members[..]), done)?;
         let mut gathered = Gathered::default();
         for ((at, part), done) in calls.iter().zip(&done) {
             self.read(done, Verb::Undo(*at), part, true, gathered.of(part))?;
@@ -97,10 +99,9 @@ impl RedisStore {
         let Topology::Cluster(cluster) = &self.topology else { return Err(StoreError::Unreachable) };
         // Again once, when the calendar windows that were sent are not those of Redis' clock.
         for _ in 0..2 {
-            let lost: SmallVec<[usize; 4]> = places(parts, |part| !cluster.is_up(part.slot));
-            if !lost.is_empty() {
-                return Err(StoreError::part(StoreError::Unreachable, lost));
-            }
+            // What is known to be away need not be reserved elsewhere first.
+            let away = |part: &Part<'_, '_>| if cluster.is_up(part.slot) { Ok(()) } else { Err(StoreError::Unreachable) };
+            all(members(parts), parts.iter().map(away).collect())?;
             let deadline = self.deadline();
             let calls = parts.iter().map(|part| self.calls(part)).collect();
             let reserve = reserve(Arc::clone(cluster), calls, deadline, self.deadline, Arc::clone(&self.stranded));
@@ -139,28 +140,16 @@ impl RedisStore {
     ) -> Result<Option<Timestamp>, StoreError> {
         let Reserved { replies, undone } = reserved;
         let mut done = Vec::with_capacity(parts.len());
-        let mut failed: Option<(StoreError, SmallVec<[usize; 4]>)> = None;
-        let mut other_time = false;
-        for (part, reply) in parts.iter().zip(replies) {
+        for reply in all(members(parts), replies)? {
             match reply {
-                Ok(Reply::Done(one)) => {
+                Reply::Done(one) => {
                     self.note(&one);
                     done.push(one);
                 }
-                Ok(Reply::OtherTime(now)) => {
-                    self.note_time(now);
-                    other_time = true;
-                }
-                Err(error) => {
-                    let (_, lost) = failed.get_or_insert((error, SmallVec::new()));
-                    lost.extend_from_slice(&part.members);
-                }
+                Reply::OtherTime(now) => self.note_time(now),
             }
         }
-        if let Some((error, lost)) = failed {
-            return Err(StoreError::part(error, lost));
-        }
-        if other_time {
+        if done.len() < parts.len() {
             // What was reserved must be free again before it is asked for again.
             let _ = timeout_at(deadline, undone).await;
             return Ok(None);
@@ -259,9 +248,31 @@ fn by_instant<'r, 'h>(part: &Part<'r, 'h>, charged: &[Verdict]) -> Vec<(Timestam
     instants.into_iter().map(these).collect()
 }
 
-/// The places in the request of such parts.
-fn places(parts: &[Part<'_, '_>], such: impl Fn(&Part<'_, '_>) -> bool) -> SmallVec<[usize; 4]> {
-    parts.iter().filter(|part| such(part)).flat_map(|part| part.members.iter().copied()).collect()
+/// The places in the request of each part.
+fn members<'p>(parts: &'p [Part<'_, '_>]) -> impl Iterator<Item = &'p [usize]> {
+    parts.iter().map(|part| &part.members[..])
+}
+
+/// What every part answered; else why one did not, and the places of all hits that had no answer.
+fn all<'p, T>(
+    parts: impl Iterator<Item = &'p [usize]>,
+    answers: Vec<Result<T, StoreError>>,
+) -> Result<Vec<T>, StoreError> {
+    let mut failed: Option<(StoreError, Vec<usize>)> = None;
+    let mut good = Vec::with_capacity(answers.len());
+    for (members, answer) in parts.zip(answers) {
+        match answer {
+            Ok(answer) => good.push(answer),
+            Err(error) => {
+                let (_, lost) = failed.get_or_insert((error, Vec::new()));
+                lost.extend_from_slice(members);
+            }
+        }
+    }
+    match failed {
+        None => Ok(good),
+        Some((error, lost)) => Err(StoreError::Part { error: Box::new(error), lost }),
+    }
 }
 
 fn latest(done: &[Done]) -> Timestamp {

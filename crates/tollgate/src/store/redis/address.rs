@@ -9,7 +9,7 @@
 //! `rediss-sentinel://` and `rediss-cluster://` are the same over TLS, towards sentinels as towards nodes.
 
 use redis::io::tcp::TcpSettings;
-use redis::{ConnectionInfo, IntoConnectionInfo as _};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
 
 /// A URL that may hold a password, which is never shown.
 #[derive(Clone)]
@@ -165,6 +165,16 @@ fn info(url: &str) -> Result<ConnectionInfo, String> {
     Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
 }
 
+/// The same at another address, over TLS or not as before.
+pub(crate) fn at(info: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+    let host = host.to_owned();
+    let address = match info.addr() {
+        ConnectionAddr::TcpTls { .. } => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(address)
+}
+
 /// What an error of the client says, without whatever was in the URL.
 pub(super) fn plain(error: &redis::RedisError) -> String {
     error.detail().unwrap_or_else(|| error.category()).to_owned()
@@ -178,8 +188,6 @@ impl std::fmt::Debug for Url {
 
 #[cfg(test)]
 mod tests {
-    use redis::ConnectionAddr;
-
     use super::*;
 
     fn place(url: &str) -> Result<Place, String> {

@@ -22,7 +22,7 @@ mod part;
 mod probe;
 mod script;
 mod sentinel;
-mod slots;
+pub(crate) mod slots;
 mod state;
 mod stream;
 mod topology;
@@ -38,7 +38,7 @@ use tollgate_core::algorithm::State;
 use tollgate_core::limit::AlgorithmName;
 use tollgate_core::{Hit, Timestamp, Verdict, Verdicts};
 
-pub(crate) use self::address::Place;
+pub(crate) use self::address::{Place, at};
 use self::link::Counters;
 use self::part::Part;
 use self::script::{Reply, Verb};

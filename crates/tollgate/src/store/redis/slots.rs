@@ -3,10 +3,10 @@
 use redis::Value;
 
 /// How many there are.
-pub(super) const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// The slot of a key: of what stands in its first braces, where something does.
-pub(super) fn slot(key: &[u8]) -> u16 {
+pub(crate) fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let inside = &key[open + 1..];
         let close = inside.iter().position(|byte| *byte == b'}')?;
@@ -26,15 +26,15 @@ fn crc16(bytes: &[u8]) -> u16 {
 
 /// Some slots, and the address of the primary that has them.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) first: u16,
-    pub(super) last: u16,
-    pub(super) host: String,
-    pub(super) port: u16,
+pub(crate) struct Range {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
 /// Reads the answer to `CLUSTER SLOTS`, given at a host; none when it is not one.
-pub(super) fn read(answer: &Value, asked: &str) -> Option<Vec<Range>> {
+pub(crate) fn read(answer: &Value, asked: &str) -> Option<Vec<Range>> {
     let Value::Array(ranges) = answer else { return None };
     ranges.iter().map(|range| read_range(range, asked)).collect()
 }
@@ -56,7 +56,7 @@ fn read_range(range: &Value, asked: &str) -> Option<Range> {
 }
 
 /// The address in a redirection, `host:port`, given by a node at a host.
-pub(super) fn address<'a>(text: &'a str, asked: &'a str) -> Option<(&'a str, u16)> {
+pub(crate) fn address<'a>(text: &'a str, asked: &'a str) -> Option<(&'a str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Some((if host.is_empty() { asked } else { host }, port.parse().ok()?))

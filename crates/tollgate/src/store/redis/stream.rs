@@ -15,6 +15,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
 
+use super::address::at;
+
 /// More than all answers that can be waited for at once, and many times the longest log; whoever sends more is no Redis,
 /// or mad.
 const MOST_UNANSWERED: usize = 8 << 20;
@@ -49,14 +51,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 impl Dial {
     /// The same at another address.
     pub(super) fn to(&self, host: &str, port: u16) -> Self {
-        let host = host.to_owned();
-        let address = match self.info.addr() {
-            ConnectionAddr::TcpTls { .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        Dial { info: self.info.clone().set_addr(address), tls: self.tls.clone() }
+        Dial { info: at(&self.info, host, port), tls: self.tls.clone() }
     }
 
     /// Its address as it may be shown and compared: `redis://host:port`.
