@@ -17,13 +17,13 @@ use crate::node::{UNHURRIED, USUAL, listen_to_logs};
 
 /// The node that a child of this program connects to, in its environment.
 const ORDERS: &str = "TOLLGATE_ACROSS_NODE";
-const CAPACITY: u64 = 1_000_000;
+const CAPACITY: u64 = 100_000;
 
 /// Two tiers; both buckets are wherever their names put them.
 const RULES: &str = r#"
 rules:
   - { name: user, key: "user:{user_id}", limit: 1/d burst 1 }
-  - { name: shared, key: "pool:{pool}", limit: 1/d burst 1000000, on_store_failure: POLICY }
+  - { name: shared, key: "pool:{pool}", limit: 1/d burst 100000, on_store_failure: POLICY }
 "#;
 
 struct Two {
@@ -163,7 +163,8 @@ async fn whoever_gives_up_half_way_strands_nothing() {
     let before = two.left().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Delay(Duration::from_millis(30))).await;
     for _ in 0..20 {
-        let check = two.limiter.check(&request(&user, &two.pool), 1);
+        let request = request(&user, &two.pool);
+        let check = two.limiter.check(&request, 1);
         let cancelled = tokio::time::timeout(Duration::from_millis(5), check).await;
         assert!(cancelled.is_err(), "the reply takes 30 ms");
     }

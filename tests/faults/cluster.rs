@@ -44,7 +44,7 @@ impl Fleet {
             let slot = self.cluster.nodes[0].server.command(&["CLUSTER", "KEYSLOT", &key]).await;
             let slot: u16 = redis::from_redis_value(slot).unwrap();
             if self.cluster.primary_of(slot) == primary {
-                names.push(name);
+                names.push(name.clone());
             }
             if names.len() == count {
                 break;

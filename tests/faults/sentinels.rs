@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::{Gate, RedisStore};
+use tollgate_tests::certificates::Certificates;
 use tollgate_tests::poll;
 use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
 use tollgate_tests::redis_server::{Options, RedisServer, Tls};
+use tollgate_tests::scratch::Scratch;
 use tollgate_tests::sentinels::{Guard, NAME, Sentinel, Sentinels};
 
 use crate::node::{CAPACITY, RECOVERED_WITHIN, UNHURRIED, listen_to_logs, logged, slow_limit};
@@ -40,7 +42,7 @@ async fn a_promotion_after_a_crash_is_followed_although_a_sentinel_is_gone() {
     sentinels.lose_a_sentinel();
     sentinels.servers[0].server.kill();
     let killed = Instant::now();
-    sentinels.until_primary(1).await;
+    sentinels.until_role(1, "master").await;
     let promoted = killed.elapsed();
     let followed = followed(&gate, "another").await;
     assert!(!gate.allow("spent").await.unwrap().allowed, "what was replicated is not forgotten");
@@ -63,17 +65,13 @@ async fn a_planned_failover_is_followed_at_once_and_leaves_the_old_primary() {
         })
     };
     sentinels.failover().await;
-    sentinels.until_primary(1).await;
+    sentinels.until_role(1, "master").await;
     let followed = followed(&gate, "key").await;
-    poll::until("the old primary to be demoted", async || {
-        let role = sentinels.servers[0].server.info("replication", "role").await;
-        (role.as_deref() == Some("slave")).then_some(())
-    })
-    .await;
+    sentinels.until_role(0, "slave").await;
     poll::until("the new primary to be written to", async || {
         gate.allow("key").await.ok()?;
-        let contents = sentinels.servers[1].server.contents().await;
-        contents.iter().any(|(key, _)| key.ends_with(":key")).then_some(())
+        let keys = sentinels.servers[1].server.try_command(&["KEYS", "*:key"]).await.ok()?;
+        (redis::from_redis_value::<Vec<String>>(keys).unwrap().len() == 1).then_some(())
     })
     .await;
     done.store(true, Ordering::Relaxed);
@@ -106,7 +104,7 @@ async fn a_stale_replica_that_is_promoted_forgets_what_it_had_not_and_no_more() 
     .await;
     gate.allow_cost("key", LOST).await.unwrap();
     primary.server.kill();
-    sentinels.until_primary(1).await;
+    sentinels.until_role(1, "master").await;
     followed(&gate, "another").await;
     let left = gate.peek("key").await.unwrap().remaining;
     assert_eq!(left, CAPACITY - REPLICATED, "exactly what was not replicated is forgotten");
@@ -150,19 +148,24 @@ async fn tls_and_passwords_of_their_own_hold_towards_sentinels_and_the_primary()
 #[tokio::test]
 async fn tls_and_a_password_hold_towards_every_node_of_a_cluster() {
     listen_to_logs();
-    let args = ["--requirepass", SECRET, "--masterauth", SECRET, "--tls-cluster", "no", "--tls-replication", "no"];
+    let folder = Scratch::new("cluster-tls");
+    let files = Certificates::make(folder.path());
+    let paths = [files.authority(), files.certificate("server"), files.key("server")];
+    let [authority, certificate, key] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let login = ["--requirepass", SECRET, "--masterauth", SECRET, "--tls-cluster", "yes"];
+    let shown = ["--tls-ca-cert-file", authority, "--tls-cert-file", certificate, "--tls-key-file", key];
+    let args = [&login[..], &shown].concat();
     let cluster = RedisCluster::with(Replicas::None, Options { args: &args, tls: Tls::On }).await;
     let url = cluster.url().replace("redis-cluster://", &format!("rediss-cluster://:{SECRET}@"));
-    // Each node has an authority of its own; together they are whom to trust.
-    let authorities = cluster.nodes.iter().flat_map(|node| fs::read(node.server.certificates().authority()).unwrap());
-    let redis = RedisStore::builder(&url).ca(authorities.collect::<Vec<u8>>()).deadline(UNHURRIED);
+    let authority = fs::read(files.authority()).unwrap();
+    let redis = RedisStore::builder(&url).ca(authority.clone()).deadline(UNHURRIED);
     let store = redis.connect().await.unwrap();
     assert_eq!(store.ready().await, Ok(()));
     let gate = Gate::new(slow_limit(), store);
     for key in 0..20 {
         assert!(gate.allow(&format!("key {key}")).await.unwrap().allowed);
     }
-    let wrong = RedisStore::builder(&url.replace(SECRET, "wrong")).deadline(UNHURRIED);
-    assert!(wrong.ca(fs::read(cluster.nodes[0].server.certificates().authority()).unwrap()).connect().await.unwrap().ready().await.is_err());
+    let wrong = RedisStore::builder(&url.replace(SECRET, "wrong")).ca(authority).deadline(UNHURRIED);
+    assert!(wrong.connect().await.unwrap().ready().await.is_err());
     assert_eq!(logged(SECRET), [""; 0], "the secret is in the log");
 }

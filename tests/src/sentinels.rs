@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::fault_proxy::FaultProxy;
 use crate::poll;
 use crate::ports::free_port;
-use crate::redis_server::{Options, RedisServer, Tls};
+use crate::redis_server::{Options, RedisServer, Tls, text};
 use crate::scratch::Scratch;
 
 /// What the sentinels call the primary.
@@ -117,15 +117,16 @@ impl Sentinels {
         self.sentinels.pop().expect("one is left");
     }
 
-    /// Waits until a server is primary.
+    /// Waits until a server calls itself `master` or `slave`.
     ///
     /// # Panics
     ///
-    /// It does not become one.
-    pub async fn until_primary(&self, server: usize) {
-        poll::within(TOGETHER_WITHIN, "the replica to be promoted", async || {
-            let role = self.servers[server].server.info("replication", "role").await;
-            (role.as_deref() == Some("master")).then_some(())
+    /// It does not come to that.
+    pub async fn until_role(&self, server: usize, role: &str) {
+        poll::within(TOGETHER_WITHIN, "a server to change its role", async || {
+            // Whoever asks while the role changes is hung up on.
+            let info = self.servers[server].server.try_command(&["INFO", "replication"]).await.ok()?;
+            text(&info).contains(&format!("role:{role}")).then_some(())
         })
         .await;
     }
