@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io::Write as _;
+use std::num::NonZeroU32;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -154,6 +155,29 @@ async fn a_closed_tier_whose_shard_is_gone_leaves_the_other_uncharged() {
     }
     let alone = two.limiter.check(&request(&user, "a pool that is never asked for"), 1).await;
     assert!(alone.tiers()[0].verdict.allowed, "the user's token was not taken: {alone:?}");
+}
+
+#[tokio::test]
+async fn a_share_that_refuses_while_its_shard_is_gone_gives_the_other_tier_back() {
+    let two = Two::start(USUAL, "local").await;
+    // One of a hundred thousand nodes: its share is one.
+    let nodes = NonZeroU32::new(100_000).unwrap();
+    let limiter = limiter(&two.cluster.url(), USUAL, "local").await.with_nodes(nodes);
+    let user = two.elsewhere().await;
+    two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
+    let others = ["someone", "else"].map(|user| user.to_owned());
+    for other in &others {
+        limiter.check(&request(other, &two.pool), 1).await; // the share is spent
+    }
+    let refused = limiter.check(&request(&user, &two.pool), 1).await;
+    assert_eq!((refused.outcome(), refused.rule()), (Outcome::Refused, Some("shared")));
+    two.cluster.nodes[two.shared].proxy.set(Mode::Pass).await;
+    let passed = poll::until("the shard", async || {
+        let answer = limiter.check(&request(&user, &two.pool), 1).await;
+        answer.degraded().is_none().then_some(answer)
+    })
+    .await;
+    assert!(passed.allowed(), "the user's token was given back");
 }
 
 #[tokio::test]

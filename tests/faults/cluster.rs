@@ -9,21 +9,22 @@ use tollgate::core::Space;
 use tollgate::core::algorithm::Demand;
 use tollgate::core::limit::AlgorithmName;
 use tollgate::core::{Enforcement, Hit};
-use tollgate::{Clock, Gate, Micros, RedisStore, StoreError};
+use tollgate::{Clock, Descriptor, Gate, Limiter, Micros, RedisStore, StoreError, rules};
 use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
 use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
+use tollgate_tests::redis_server::text;
 
 use crate::node::{CAPACITY, RECOVERED_WITHIN, UNHURRIED, USUAL, listen_to_logs, logged, slow_limit};
 
 /// A gate of [`CAPACITY`] over a Cluster.
-pub(crate) struct Fleet {
-    pub(crate) gate: Arc<Gate<RedisStore>>,
-    pub(crate) cluster: RedisCluster,
+struct Fleet {
+    gate: Arc<Gate<RedisStore>>,
+    cluster: RedisCluster,
 }
 
 impl Fleet {
-    pub(crate) async fn start(replicas: Replicas, deadline: Duration) -> Self {
+    async fn start(replicas: Replicas, deadline: Duration) -> Self {
         listen_to_logs();
         let cluster = RedisCluster::start(replicas).await;
         let store = RedisStore::builder(&cluster.url()).deadline(deadline).connect().await.unwrap();
@@ -31,30 +32,21 @@ impl Fleet {
         Fleet { gate: Arc::new(Gate::new(slow_limit(), store)), cluster }
     }
 
-    /// So many names whose buckets were given to a primary.
-    pub(crate) async fn names(&self, primary: usize, count: usize) -> Vec<String> {
+    /// A name whose bucket was given to a primary.
+    async fn name(&self, primary: usize) -> String {
         let (limit, space) = (slow_limit(), Space::ad_hoc(AlgorithmName::TokenBucket));
         let demand = Demand { cost: 1, patience: Micros::MAX };
-        let mut names = Vec::new();
         for number in 0.. {
             let name = format!("name {number}");
             let key = space.named(&name);
             let hit = Hit { key, limit: &limit, demand, enforcement: Enforcement::Enforce };
             let key = String::from_utf8(self.gate.store().key(&hit)).unwrap();
             let slot = self.cluster.nodes[0].server.command(&["CLUSTER", "KEYSLOT", &key]).await;
-            let slot: u16 = redis::from_redis_value(slot).unwrap();
-            if self.cluster.primary_of(slot) == primary {
-                names.push(name.clone());
-            }
-            if names.len() == count {
-                break;
+            if self.cluster.primary_of(redis::from_redis_value(slot).unwrap()) == primary {
+                return name.clone();
             }
         }
-        names
-    }
-
-    async fn name(&self, primary: usize) -> String {
-        self.names(primary, 1).await.remove(0)
+        unreachable!("a third of all names are there")
     }
 
     async fn recovered(&self, name: &str) -> Duration {
@@ -84,7 +76,9 @@ async fn the_loss_of_a_primary_is_followed_and_the_other_shards_never_notice() {
     let promoted = killed.elapsed();
     let followed = fleet.recovered(&lost).await;
     assert!(fleet.gate.store().stats().stranded == 0);
-    println!("promoted {promoted:?} after the kill, followed {followed:?} later, {elsewhere} decisions elsewhere meanwhile");
+    println!(
+        "promoted {promoted:?} after the kill, followed {followed:?} later, {elsewhere} decisions elsewhere meanwhile"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -118,15 +112,19 @@ async fn one_shard_that_is_silent_degrades_only_its_own_keys() {
 async fn moving_1000_slots_under_load_fails_no_decision_and_charges_none_twice() {
     const MOVED: u16 = 1_000;
     const PER_SECOND: u64 = 2_000;
-    let fleet = Fleet::start(Replicas::None, UNHURRIED).await;
-    let names = fleet.names(0, 400).await;
-    let admitted: Arc<Vec<AtomicU64>> = Arc::new(names.iter().map(|_| AtomicU64::new(0)).collect());
+    let cluster = RedisCluster::start(Replicas::None).await;
+    let store = RedisStore::builder(&cluster.url()).deadline(UNHURRIED).connect().await.unwrap();
+    store.ready().await.unwrap();
+    // Two buckets of one user lie in one slot: while it moves, one may be here and the other there.
+    let rules = "rules:
+      - { name: a, key: 'user:{user_id}', limit: 1/d burst 100000 }
+      - { name: b, key: 'user:{user_id}', limit: 1/d burst 50000 }";
+    let limiter = Arc::new(Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store));
+    let admitted: Arc<Vec<AtomicU64>> = Arc::new((0..2_000).map(|_| AtomicU64::new(0)).collect());
     let done = Arc::new(AtomicBool::new(false));
-    let names = Arc::new(names);
     let workers: Vec<_> = (0..8_u64)
         .map(|worker| {
-            let (gate, names, admitted, done) =
-                (fleet.gate.clone(), names.clone(), admitted.clone(), done.clone());
+            let (limiter, admitted, done) = (limiter.clone(), admitted.clone(), done.clone());
             tokio::spawn(async move {
                 let clock = Clock::system();
                 let start = clock.now();
@@ -135,9 +133,11 @@ async fn moving_1000_slots_under_load_fails_no_decision_and_charges_none_twice()
                     let due = start.after(Micros::new(decided * 8 * 1_000_000 / PER_SECOND));
                     let wait = due.as_micros() - clock.now().as_micros();
                     clock.sleep(Micros::new(u64::try_from(wait).unwrap_or(0))).await;
-                    let place = usize::try_from(decided * 8 + worker).unwrap() % names.len();
-                    let verdict = gate.allow(&names[place]).await.expect("no decision fails");
-                    admitted[place].fetch_add(u64::from(verdict.allowed), Ordering::Relaxed);
+                    let place = usize::try_from(decided * 8 + worker).unwrap() % admitted.len();
+                    let request = Descriptor::new().with("user_id", place.to_string());
+                    let answer = limiter.check(&request, 1).await;
+                    assert!(answer.allowed() && answer.degraded().is_none(), "{answer:?}");
+                    admitted[place].fetch_add(1, Ordering::Relaxed);
                     decided += 1;
                 }
                 decided
@@ -145,18 +145,34 @@ async fn moving_1000_slots_under_load_fails_no_decision_and_charges_none_twice()
         })
         .collect();
     let started = Instant::now();
-    fleet.cluster.migrate(0..MOVED, 0, 2).await;
+    cluster.migrate(0..MOVED, 0, 2).await;
     let took = started.elapsed();
     done.store(true, Ordering::Relaxed);
     let mut decided = 0;
     for worker in workers {
         decided += worker.await.unwrap();
     }
-    for (name, admitted) in names.iter().zip(admitted.iter()) {
-        let left = fleet.gate.peek(name).await.unwrap().remaining;
-        assert_eq!(left, CAPACITY - admitted.load(Ordering::Relaxed), "{name}");
+    for (user, admitted) in admitted.iter().enumerate() {
+        let answer = limiter.peek(&Descriptor::new().with("user_id", user.to_string()), 1).await;
+        let taken: Vec<u64> =
+            answer.tiers().iter().map(|tier| tier.verdict.limit - tier.verdict.remaining).collect();
+        assert_eq!(taken, [admitted.load(Ordering::Relaxed); 2], "user {user}");
     }
-    println!("{MOVED} slots moved in {took:?} under {decided} decisions: 0 failed, 0 charged twice");
+    let redirected = redirections(&cluster).await;
+    assert!(redirected.contains("MOVED") && redirected.contains("ASK"), "{redirected}");
+    println!(
+        "{MOVED} slots moved in {took:?} under {decided} decisions: 0 failed, 0 charged twice; {redirected}"
+    );
+}
+
+/// What nodes answered instead of doing it, and how often.
+async fn redirections(cluster: &RedisCluster) -> String {
+    let mut lines = Vec::new();
+    for node in &cluster.nodes {
+        let stats = text(&node.server.command(&["INFO", "errorstats"]).await);
+        lines.extend(stats.lines().filter_map(|line| line.strip_prefix("errorstat_")).map(str::to_owned));
+    }
+    lines.join(" ")
 }
 
 #[tokio::test]
@@ -168,7 +184,8 @@ async fn a_slot_without_an_owner_is_refused_by_policy_and_served_when_it_has_one
     let [_, last] = fleet.cluster.slots(0).map(|slot| slot.to_string());
     node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]).await;
     let taken: Vec<String> = (0..=last.parse::<u16>().unwrap()).map(|slot| slot.to_string()).collect();
-    let words: Vec<&str> = ["CLUSTER", "DELSLOTS"].into_iter().chain(taken.iter().map(String::as_str)).collect();
+    let words: Vec<&str> =
+        ["CLUSTER", "DELSLOTS"].into_iter().chain(taken.iter().map(String::as_str)).collect();
     node.command(&words).await;
     let mut code = None;
     poll::until("the shard to refuse", async || {

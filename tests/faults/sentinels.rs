@@ -15,6 +15,7 @@ use tollgate_tests::scratch::Scratch;
 use tollgate_tests::sentinels::{Guard, NAME, Sentinel, Sentinels};
 
 use crate::node::{CAPACITY, RECOVERED_WITHIN, UNHURRIED, listen_to_logs, logged, slow_limit};
+use crate::secrets::RIGHTS;
 
 async fn gate(url: &str) -> Arc<Gate<RedisStore>> {
     listen_to_logs();
@@ -66,18 +67,22 @@ async fn a_planned_failover_is_followed_at_once_and_leaves_the_old_primary() {
     };
     sentinels.failover().await;
     sentinels.until_role(1, "master").await;
-    let followed = followed(&gate, "key").await;
-    sentinels.until_role(0, "slave").await;
+    let promoted = Instant::now();
     poll::until("the new primary to be written to", async || {
         gate.allow("key").await.ok()?;
         let keys = sentinels.servers[1].server.try_command(&["KEYS", "*:key"]).await.ok()?;
         (redis::from_redis_value::<Vec<String>>(keys).unwrap().len() == 1).then_some(())
     })
     .await;
+    let followed = promoted.elapsed();
+    sentinels.until_role(0, "slave").await;
     done.store(true, Ordering::Relaxed);
     load.await.unwrap();
     let (failed, decided) = (failed.load(Ordering::Relaxed), decided.load(Ordering::Relaxed));
-    println!("followed {followed:?} after the promotion; {failed} of {} decisions were degraded", failed + decided);
+    println!(
+        "followed {followed:?} after the promotion; {failed} of {} decisions were degraded",
+        failed + decided
+    );
     assert!(failed < decided, "{failed} failed, {decided} did not");
 }
 
@@ -108,7 +113,9 @@ async fn a_stale_replica_that_is_promoted_forgets_what_it_had_not_and_no_more() 
     followed(&gate, "another").await;
     let left = gate.peek("key").await.unwrap().remaining;
     assert_eq!(left, CAPACITY - REPLICATED, "exactly what was not replicated is forgotten");
-    println!("{LOST} tokens taken while the replica was cut off were handed out again, {REPLICATED} were not");
+    println!(
+        "{LOST} tokens taken while the replica was cut off were handed out again, {REPLICATED} were not"
+    );
 }
 
 /// In every URL here, and nowhere else.
@@ -152,11 +159,13 @@ async fn tls_and_a_password_hold_towards_every_node_of_a_cluster() {
     let files = Certificates::make(folder.path());
     let paths = [files.authority(), files.certificate("server"), files.key("server")];
     let [authority, certificate, key] = paths.each_ref().map(|path| path.to_str().unwrap());
-    let login = ["--requirepass", SECRET, "--masterauth", SECRET, "--tls-cluster", "yes"];
+    let password = format!(">{SECRET}");
+    let login = ["--requirepass", "another", "--masterauth", "another", "--tls-cluster", "yes"];
+    let user = ["--user", "app", "on", &password, "~tg:*", "+cluster|slots"];
     let shown = ["--tls-ca-cert-file", authority, "--tls-cert-file", certificate, "--tls-key-file", key];
-    let args = [&login[..], &shown].concat();
+    let args = [&login[..], &shown, &user, &RIGHTS].concat();
     let cluster = RedisCluster::with(Replicas::None, Options { args: &args, tls: Tls::On }).await;
-    let url = cluster.url().replace("redis-cluster://", &format!("rediss-cluster://:{SECRET}@"));
+    let url = cluster.url().replace("redis-cluster://", &format!("rediss-cluster://app:{SECRET}@"));
     let authority = fs::read(files.authority()).unwrap();
     let redis = RedisStore::builder(&url).ca(authority.clone()).deadline(UNHURRIED);
     let store = redis.connect().await.unwrap();

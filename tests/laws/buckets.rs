@@ -1,8 +1,8 @@
 //! Laws 2 to 8: what one bucket promises.
 
 use proptest::prelude::*;
-use tollgate::{Limit, Timestamp, Verdict};
 use tollgate::core::limit::Algorithm;
+use tollgate::{Limit, Timestamp, Verdict};
 use tollgate_tests::trace::any_limit;
 
 use crate::{World, config};

@@ -82,7 +82,8 @@ impl RedisCluster {
 
     /// Where clients find it.
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.proxy.port())).collect();
+        let hosts: Vec<String> =
+            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.proxy.port())).collect();
         format!("redis-cluster://{}", hosts.join(","))
     }
 
@@ -98,7 +99,8 @@ impl RedisCluster {
         usize::from((slot / (SLOTS / PRIMARIES)).min(PRIMARIES - 1))
     }
 
-    /// Gives slots from one primary to another, keys included, as `redis-cli --cluster reshard` does.
+    /// Gives slots from one primary to another, as `redis-cli --cluster reshard` does, but key by key: in between,
+    /// requests about several keys of a slot find some here and some there.
     ///
     /// # Panics
     ///
@@ -111,7 +113,7 @@ impl RedisCluster {
             target.server.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source.id]).await;
             source.server.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target.id]).await;
             loop {
-                let keys = source.server.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).await;
+                let keys = source.server.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await;
                 let keys: Vec<String> = redis::from_redis_value(keys).expect("a list of keys");
                 if keys.is_empty() {
                     break;

@@ -151,7 +151,8 @@ impl Sentinel {
     pub fn start(primary: u16, quorum: u32, guard: Guard<'_>) -> Self {
         let folder = Scratch::new("sentinel");
         let port = free_port();
-        let listen = if guard.tls == Tls::Off { format!("port {port}") } else { format!("port 0\ntls-port {port}") };
+        let listen =
+            if guard.tls == Tls::Off { format!("port {port}") } else { format!("port 0\ntls-port {port}") };
         let password = guard.password.map(|word| format!("requirepass {word}\n")).unwrap_or_default();
         let file = folder.path().join("sentinel.conf");
         let text = format!(
@@ -159,8 +160,20 @@ impl Sentinel {
              sentinel monitor {NAME} 127.0.0.1 {primary} {quorum}\n\
              sentinel down-after-milliseconds {NAME} 500\n\
              sentinel failover-timeout {NAME} 5000\n{after}\n",
-            lines = guard.lines.iter().filter(|line| !line.starts_with("sentinel ")).cloned().collect::<Vec<_>>().join("\n"),
-            after = guard.lines.iter().filter(|line| line.starts_with("sentinel ")).cloned().collect::<Vec<_>>().join("\n"),
+            lines = guard
+                .lines
+                .iter()
+                .filter(|line| !line.starts_with("sentinel "))
+                .cloned()
+                .collect::<Vec<_>>()
+                .join("\n"),
+            after = guard
+                .lines
+                .iter()
+                .filter(|line| line.starts_with("sentinel "))
+                .cloned()
+                .collect::<Vec<_>>()
+                .join("\n"),
         );
         fs::write(&file, text).expect("a folder of our own");
         let process = Command::new("redis-server")

@@ -112,12 +112,7 @@ impl Decision {
     }
 
     #[inline]
-    fn of(
-        rules: &RuleSet,
-        limited: &Limited<'_>,
-        verdicts: &[Verdict],
-        loss: Option<Loss<'_>>,
-    ) -> Self {
+    fn of(rules: &RuleSet, limited: &Limited<'_>, verdicts: &[Verdict], loss: Option<Loss<'_>>) -> Self {
         let hits = limited.rules.iter().zip(&limited.hits).zip(verdicts);
         let lost = |place| loss.is_some_and(|loss| loss.lost.get(place) == Some(&true));
         let mut tiers: SmallVec<[Tier; 4]> = hits

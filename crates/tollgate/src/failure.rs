@@ -67,7 +67,8 @@ impl Failure {
         let enforces = |place: usize| limited.hits[place].enforcement == Enforcement::Enforce;
         let mut error = error.clone();
         let mut lost = lost(&error, limited.hits.len());
-        let closed = || (0..lost.len()).any(|at| lost[at] && enforces(at) && policy(at) == FailurePolicy::Closed);
+        let closed =
+            || (0..lost.len()).any(|at| lost[at] && enforces(at) && policy(at) == FailurePolicy::Closed);
         // What a closed rule refuses is charged to nobody, neither there nor to a share.
         let verb = if closed() { Verb::Peek } else { verb };
         let rest = match Rest::ask(store, limited, &lost, verb).await {

@@ -302,12 +302,7 @@ impl Store for Gone {
     async fn refund(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
         Err(StoreError::Unreachable)
     }
-    async fn undo(
-        &self,
-        _: &[Hit<'_>],
-        _: &[Verdict],
-        _: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
+    async fn undo(&self, _: &[Hit<'_>], _: &[Verdict], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
         Err(StoreError::Unreachable)
     }
     async fn reset(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {

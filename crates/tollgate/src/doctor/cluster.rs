@@ -40,7 +40,8 @@ pub(super) async fn examine(
 async fn look(redis: &RedisBuilder, seed: &ConnectionInfo) -> Result<(Primaries, Finding), Finding> {
     let (mut probe, _) = Probe::connect(redis, seed.clone()).await?;
     let no_cluster = |error: &redis::RedisError| {
-        Finding::fail("slots", reason::words(error)).with_advice("name nodes of a Cluster, and permit CLUSTER SLOTS")
+        Finding::fail("slots", reason::words(error))
+            .with_advice("name nodes of a Cluster, and permit CLUSTER SLOTS")
     };
     let answer: Value = probe.ask(&["CLUSTER", "SLOTS"]).await.map_err(|error| no_cluster(&error))?;
     let host = match seed.addr() {
@@ -53,8 +54,9 @@ async fn look(redis: &RedisBuilder, seed: &ConnectionInfo) -> Result<(Primaries,
     }
     let coverage = match probe.setting("cluster-require-full-coverage").await.as_deref() {
         Some("no") => Finding::ok("coverage", "the other shards go on when one is lost"),
-        Some(_) => Finding::warn("coverage", "when one shard is lost, no shard answers")
-            .with_advice("CONFIG SET cluster-require-full-coverage no on every node: then only its keys degrade"),
+        Some(_) => Finding::warn("coverage", "when one shard is lost, no shard answers").with_advice(
+            "CONFIG SET cluster-require-full-coverage no on every node: then only its keys degrade",
+        ),
         None => Finding::ok("coverage", "whether one lost shard stops all is not shown"),
     };
     Ok((primaries, coverage))
@@ -63,11 +65,15 @@ async fn look(redis: &RedisBuilder, seed: &ConnectionInfo) -> Result<(Primaries,
 fn covered(primaries: &Primaries) -> Finding {
     let covered: usize = primaries.values().flatten().map(ExactSizeIterator::len).sum();
     let number = u64::try_from(primaries.len()).unwrap_or(0);
-    let found = format!("{covered} of {SLOTS} covered by {}", count(number, "primary").replace("primarys", "primaries"));
+    let found = format!(
+        "{covered} of {SLOTS} covered by {}",
+        count(number, "primary").replace("primarys", "primaries")
+    );
     if covered == usize::from(SLOTS) {
         return Finding::ok("slots", found);
     }
-    Finding::fail("slots", found).with_advice("see `redis-cli --cluster check`: keys of the others cannot be counted")
+    Finding::fail("slots", found)
+        .with_advice("see `redis-cli --cluster check`: keys of the others cannot be counted")
 }
 
 /// Everything that is found at every primary, and how far their clocks are apart.
@@ -83,7 +89,8 @@ async fn examine_nodes(
         let node = at(seed, host, *port);
         let found = examine_one(redis, node, Role::Member(slots), demands).await;
         ahead.extend(found.iter().filter_map(|finding| finding.numbers.get("ahead_us").copied()));
-        let name = |finding: Finding| Finding { found: format!("{host}:{port}: {}", finding.found), ..finding };
+        let name =
+            |finding: Finding| Finding { found: format!("{host}:{port}: {}", finding.found), ..finding };
         findings.extend(found.into_iter().map(name));
     }
     (findings, apart(&ahead))
@@ -96,7 +103,8 @@ fn apart(ahead_us: &[i64]) -> Finding {
     let finding = if most.unsigned_abs() <= CLOCK_OFF_US {
         Finding::ok("clocks", found)
     } else {
-        Finding::warn("clocks", found).with_advice("after a failover windows move by as much; run NTP on every node")
+        Finding::warn("clocks", found)
+            .with_advice("after a failover windows move by as much; run NTP on every node")
     };
     finding.with_number("apart_us", most)
 }

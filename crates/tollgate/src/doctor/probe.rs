@@ -41,7 +41,10 @@ impl Probe {
     /// # Errors
     ///
     /// The finding that says why there is none.
-    pub(super) async fn connect(redis: &RedisBuilder, info: ConnectionInfo) -> Result<(Self, Finding), Finding> {
+    pub(super) async fn connect(
+        redis: &RedisBuilder,
+        info: ConnectionInfo,
+    ) -> Result<(Self, Finding), Finding> {
         let client = redis.client_of(info).map_err(|error| Finding::fail("reachable", error.to_string()))?;
         let clock = Clock::system();
         let started = clock.now();
@@ -85,10 +88,8 @@ impl Probe {
             Ok((ahead, uncertainty)) => {
                 off_by(ahead).with_number("ahead_us", ahead).with_number("uncertainty_us", uncertainty)
             }
-            Err(error) => {
-                Finding::fail("clock", format!("TIME is not answered: {}", reason::words(&error)))
-                    .with_advice("permit TIME: windows and refills run on Redis' clock")
-            }
+            Err(error) => Finding::fail("clock", format!("TIME is not answered: {}", reason::words(&error)))
+                .with_advice("permit TIME: windows and refills run on Redis' clock"),
         }
     }
 

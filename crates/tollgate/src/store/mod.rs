@@ -32,7 +32,8 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// The store could not be asked, or did not answer in time. The hits may have been charged, so do not
-    /// retry; let the rule's policy decide.
+    /// retry; let the rule's policy decide. Of [a part](StoreError::Part) that did not answer, the rest was not
+    /// charged, and may be asked without it.
     fn charge(
         &self,
         hits: &[Hit<'_>],

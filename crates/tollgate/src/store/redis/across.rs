@@ -76,10 +76,10 @@ impl RedisStore {
     ) -> Result<Timestamp, StoreError> {
         let parts = Part::of(hits, &self.prefix, self.topology.spread());
         // A call of the script names one instant.
-        let calls: Vec<(Timestamp, Part<'_, '_>)> = parts.iter().flat_map(|part| by_instant(part, charged)).collect();
+        let calls: Vec<(Timestamp, Part<'_, '_>)> =
+            parts.iter().flat_map(|part| by_instant(part, charged)).collect();
         let deadline = self.deadline();
-        let done =
-            join_all(calls.iter().map(|(at, part)| self.ask(Verb::Undo(*at), part, deadline))).await;
+        let done = join_all(calls.iter().map(|(at, part)| self.ask(Verb::Undo(*at), part, deadline))).await;
         let lost = done.iter().filter(|done| done.is_err()).count();
         self.stranded.fetch_add(u64::try_from(lost).unwrap_or(0), Ordering::Relaxed);
         let done = all(calls.iter().map(|(_, part)| &part.members[..]), done)?;
@@ -100,11 +100,15 @@ impl RedisStore {
         // Again once, when the calendar windows that were sent are not those of Redis' clock.
         for _ in 0..2 {
             // What is known to be away need not be reserved elsewhere first.
-            let away = |part: &Part<'_, '_>| if cluster.is_up(part.slot) { Ok(()) } else { Err(StoreError::Unreachable) };
+            let away = |part: &Part<'_, '_>| match cluster.is_down(part.slot) {
+                true => Err(StoreError::Unreachable),
+                false => Ok(()),
+            };
             all(members(parts), parts.iter().map(away).collect())?;
             let deadline = self.deadline();
             let calls = parts.iter().map(|part| self.calls(part)).collect();
-            let reserve = reserve(Arc::clone(cluster), calls, deadline, self.deadline, Arc::clone(&self.stranded));
+            let reserve =
+                reserve(Arc::clone(cluster), calls, deadline, self.deadline, Arc::clone(&self.stranded));
             // In a task of its own: whoever gives up does not leave it half done.
             let reserved = tokio::spawn(reserve).await.map_err(|_| StoreError::Unreachable)?;
             if let Some(at) = self.conclude(parts, reserved, deadline, verdicts).await? {
@@ -219,7 +223,8 @@ async fn reserve(
             async move {
                 let (mut command, told) = calls.undo?;
                 command.arg(at?.as_micros());
-                let undone = cluster.call(calls.slot, &command, deadline, |value| Reply::read(value, told)).await;
+                let undone =
+                    cluster.call(calls.slot, &command, deadline, |value| Reply::read(value, told)).await;
                 match undone {
                     Ok(Reply::Done(done)) => return Some(done),
                     // A clock that was set just now by more than a window of a calendar.
@@ -301,8 +306,7 @@ impl Gathered {
 
     /// All of them in the order of the request.
     fn tell(self, verdicts: &mut Verdicts) {
-        let mut both: SmallVec<[(usize, Verdict); 4]> =
-            self.places.into_iter().zip(self.verdicts).collect();
+        let mut both: SmallVec<[(usize, Verdict); 4]> = self.places.into_iter().zip(self.verdicts).collect();
         both.sort_unstable_by_key(|(place, _)| *place);
         verdicts.extend(both.into_iter().map(|(_, verdict)| verdict));
     }

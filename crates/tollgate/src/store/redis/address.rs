@@ -136,9 +136,7 @@ impl<'u> Several<'u> {
 fn sentinel(url: &Several<'_>) -> Result<Place, String> {
     url.knows_only(&["db", "sentinel_user", "sentinel_pass"])?;
     if url.path.is_empty() || url.path.contains('/') {
-        return Err(
-            "the name of the primary is missing; write redis-sentinel://host1,host2/NAME".to_owned()
-        );
+        return Err("the name of the primary is missing; write redis-sentinel://host1,host2/NAME".to_owned());
     }
     let login = match (url.parameter("sentinel_user"), url.parameter("sentinel_pass")) {
         (None, None) => String::new(),
@@ -169,7 +167,9 @@ fn info(url: &str) -> Result<ConnectionInfo, String> {
 pub(crate) fn at(info: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let address = match info.addr() {
-        ConnectionAddr::TcpTls { .. } => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        ConnectionAddr::TcpTls { .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        }
         _ => ConnectionAddr::Tcp(host, port),
     };
     info.clone().set_addr(address)

@@ -131,15 +131,17 @@ impl Cluster {
             match self.map.follow(slot, &node, redirect) {
                 Follow::Again if hops % MOST_HOPS != 0 => {}
                 Follow::Asking(there) if hops % MOST_HOPS != 0 => asking = Some(there),
-                Follow::Again | Follow::Asking(_) => wait(deadline, &node, StoreError::rejected("MOVED")).await?,
+                Follow::Again | Follow::Asking(_) => {
+                    wait(deadline, &node, StoreError::rejected("MOVED")).await?
+                }
                 Follow::Later(error) => wait(deadline, &node, error).await?,
             }
         }
     }
 
-    /// Whether whoever has a slot makes decisions, for all that is known.
-    pub(super) fn is_up(&self, slot: u16) -> bool {
-        self.owner(slot).is_some_and(|node| node.link.is_up())
+    /// Whether it is known that nobody will answer for a slot.
+    pub(super) fn is_down(&self, slot: u16) -> bool {
+        self.owner(slot).is_none_or(|node| node.link.is_down())
     }
 
     /// A charge was written in a slot.
@@ -272,8 +274,7 @@ impl Map {
     }
 
     fn node(&self, dial: &Dial, has: &dyn Fn(u16) -> bool) -> Arc<Node> {
-        let target =
-            Target { shown: dial.shown(), dialer: Dialer::Fixed(dial.clone()), kind: Kind::Member };
+        let target = Target { shown: dial.shown(), dialer: Dialer::Fixed(Box::new(dial.clone())), kind: Kind::Member };
         let link = Link::start(&self.config, target, (self.probe)(has), Arc::clone(&self.counters));
         Arc::new(Node { dial: dial.clone(), link })
     }

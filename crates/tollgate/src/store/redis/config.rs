@@ -51,7 +51,9 @@ pub enum RedisConfigError {
         prefix: String,
     },
     /// Certificates for a connection without TLS.
-    #[error("certificates were given, but `{url}` does not use TLS; write rediss://…, rediss-sentinel://… or rediss-cluster://…")]
+    #[error(
+        "certificates were given, but `{url}` does not use TLS; write rediss://…, rediss-sentinel://… or rediss-cluster://…"
+    )]
     CertificatesWithoutTls {
         /// The URL without its password.
         url: String,

@@ -178,12 +178,7 @@ impl Drop for Link {
 
 impl Link {
     /// Begins to connect. `probe` is a charge that proves that decisions can be made.
-    pub(super) fn start(
-        config: &RedisBuilder,
-        target: Target,
-        probe: Cmd,
-        counters: Arc<Counters>,
-    ) -> Self {
+    pub(super) fn start(config: &RedisBuilder, target: Target, probe: Cmd, counters: Arc<Counters>) -> Self {
         let Target { shown, dialer, kind } = target;
         let shared = Arc::new(Shared {
             shown,
@@ -307,6 +302,11 @@ impl Link {
     /// Whether decisions are made at the store.
     pub(super) fn is_up(&self) -> bool {
         matches!(*self.shared.state.borrow(), State::Up(_))
+    }
+
+    /// Whether the breaker is open.
+    pub(super) fn is_down(&self) -> bool {
+        matches!(*self.shared.state.borrow(), State::Down(_))
     }
 
     /// How many decisions wait for it.

@@ -224,7 +224,8 @@ impl RedisStore {
             match self.topology.call(part.slot, &call, deadline, |value| Reply::read(value, told)).await? {
                 Reply::Done(done) => {
                     self.note(&done);
-                    if verb == Verb::Charge && done.passes && part.hits.iter().any(|hit| hit.demand.cost > 0) {
+                    if verb == Verb::Charge && done.passes && part.hits.iter().any(|hit| hit.demand.cost > 0)
+                    {
                         self.topology.wrote(part.slot);
                     }
                     return Ok(done);

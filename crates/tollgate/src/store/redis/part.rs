@@ -61,12 +61,8 @@ impl<'r, 'h> Part<'r, 'h> {
 
     /// Some of its hits; each is asked for, in order. Their places stay those in the request.
     pub(super) fn only(&self, mut wanted: impl FnMut(&Hit<'_>) -> bool) -> Self {
-        let mut part = Part {
-            slot: self.slot,
-            members: SmallVec::new(),
-            hits: SmallVec::new(),
-            keys: Keys::default(),
-        };
+        let mut part =
+            Part { slot: self.slot, members: SmallVec::new(), hits: SmallVec::new(), keys: Keys::default() };
         for ((place, hit), key) in self.members.iter().zip(&self.hits).zip(self.keys.iter()) {
             if wanted(hit) {
                 part.members.push(*place);

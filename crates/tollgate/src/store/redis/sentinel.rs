@@ -25,7 +25,7 @@ const LISTEN_AGAIN_AFTER: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) enum Dialer {
     /// It is always there.
-    Fixed(Dial),
+    Fixed(Box<Dial>),
     /// Sentinels know.
     Sentinels(Arc<Sentinels>),
 }
@@ -80,10 +80,11 @@ impl Sentinels {
     async fn primary_according_to(&self, sentinel: &Dial) -> RedisResult<(String, u16)> {
         let ask = async {
             let (mut connection, ..) = sentinel.connect().await?;
-            let question =
-                redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name).take();
+            let question = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name).take();
             let answer: Option<(String, u16)> = question.query_async(&mut connection).await?;
-            answer.ok_or_else(|| RedisError::from((ErrorKind::Client, "the sentinel knows no primary of that name")))
+            answer.ok_or_else(|| {
+                RedisError::from((ErrorKind::Client, "the sentinel knows no primary of that name"))
+            })
         };
         let late = || RedisError::from((ErrorKind::Io, "a sentinel does not answer"));
         timeout(self.patience, ask).await.unwrap_or_else(|_| Err(late()))

@@ -50,7 +50,7 @@ impl Topology {
             Link::start(config, target, probe(sha, &config.key_prefix, &|_| true), Arc::clone(counters))
         };
         match place {
-            Place::One(info) => Topology::One(whole(Dialer::Fixed(dial(info)))),
+            Place::One(info) => Topology::One(whole(Dialer::Fixed(Box::new(dial(info))))),
             Place::Sentinel { sentinels, name, node } => {
                 let sentinels = sentinels.into_iter().map(&dial).collect();
                 let patience = config.connect_timeout;
@@ -162,9 +162,8 @@ impl Topology {
             scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
             let (next, mut keys): (String, Vec<Vec<u8>>) = link.call(&scan, deadline, read).await?;
             keys.sort_by_key(|key| slots::slot(key));
-            let same_place = |a: &Vec<u8>, b: &Vec<u8>| {
-                self.spread() == Spread::None || slots::slot(a) == slots::slot(b)
-            };
+            let same_place =
+                |a: &Vec<u8>, b: &Vec<u8>| self.spread() == Spread::None || slots::slot(a) == slots::slot(b);
             for keys in keys.chunk_by(same_place) {
                 let unlink = redis::cmd("UNLINK").arg(keys).take();
                 let _: u64 = self.call(slots::slot(&keys[0]), &unlink, deadline, read).await?;
