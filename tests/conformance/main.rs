@@ -2,6 +2,7 @@
 //! (law 10). Failing traces are kept in `conformance/regressions`.
 
 mod redis;
+mod topologies;
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;

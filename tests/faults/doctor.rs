@@ -6,7 +6,9 @@ use tollgate::RedisStore;
 use tollgate::doctor::{Demands, Finding, Level, examine};
 use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::ports::free_port;
+use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
 use tollgate_tests::redis_server::{Options, RedisServer, Tls};
+use tollgate_tests::sentinels::Sentinels;
 
 async fn look(url: &str) -> Vec<Finding> {
     // A busy machine is not what these tests ask about.
@@ -138,4 +140,47 @@ async fn a_round_trip_beyond_the_deadline_is_a_failure() {
     assert_eq!(finding(&findings, "round-trip").level, Level::Fail);
     assert_eq!(finding(&findings, "script").level, Level::Fail);
     assert!(finding(&findings, "clock").numbers["uncertainty_us"] >= 10_000);
+}
+
+#[tokio::test]
+async fn sentinels_are_asked_who_is_primary_and_whether_they_could_agree_on_another() {
+    let mut sentinels = Sentinels::start().await;
+    let findings = look(&sentinels.url()).await;
+    let bad: Vec<_> = findings.iter().filter(|finding| finding.level != Level::Ok).collect();
+    assert!(bad.is_empty(), "{bad:#?}");
+    let primary = format!("127.0.0.1:{}", sentinels.servers[0].proxy.port());
+    assert_eq!(finding(&findings, "sentinels").found, format!("3 of 3 answer: the primary is {primary}"));
+    assert_eq!(finding(&findings, "role").numbers["replicas"], 1);
+    let url = sentinels.url();
+    sentinels.lose_a_sentinel();
+    let findings = look(&url).await;
+    assert_eq!(finding(&findings, "sentinels").level, Level::Warn);
+    let nobody = look(&url.replace("/main", "/nobody")).await;
+    assert!(nobody[0].level == Level::Fail && nobody[0].found.contains("`nobody`"), "{nobody:#?}");
+}
+
+#[tokio::test]
+async fn of_a_cluster_slots_replicas_clocks_and_every_primary_are_told() {
+    let cluster = RedisCluster::start(Replicas::None).await;
+    let findings = look(&cluster.url()).await;
+    assert_eq!(finding(&findings, "slots").found, "16384 of 16384 covered by 3 primaries");
+    assert_eq!(finding(&findings, "coverage").level, Level::Ok);
+    assert_eq!(finding(&findings, "role").level, Level::Warn, "no replica");
+    assert!(finding(&findings, "clocks").numbers["apart_us"] < 1_000_000);
+    assert_eq!(finding(&findings, "script").level, Level::Ok);
+    for node in &cluster.nodes {
+        assert_eq!(node.server.contents().await, []);
+    }
+    let node = &cluster.nodes[2].server;
+    node.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    let eviction = finding(&look(&cluster.url()).await, "eviction").clone();
+    let there = format!("127.0.0.1:{}", cluster.nodes[2].proxy.port());
+    assert!(eviction.level == Level::Warn && eviction.found.starts_with(&there), "{eviction:?}");
+    let last = cluster.slots(2)[1].to_string();
+    node.command(&["CLUSTER", "DELSLOTS", &last]).await;
+    let url = format!("redis-cluster://127.0.0.1:{}", cluster.nodes[2].proxy.port());
+    assert_eq!(finding(&look(&url).await, "slots").level, Level::Fail);
+    // A node by itself is not what somebody should count on.
+    let one = look(&cluster.nodes[0].server.url()).await;
+    assert!(finding(&one, "role").advice.as_ref().is_some_and(|advice| advice.contains("redis-cluster://")));
 }

@@ -5,8 +5,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod across;
 mod alarms;
 mod answers;
+mod cluster;
 mod doctor;
 mod losses;
 mod middleware;
@@ -15,4 +17,5 @@ mod outages;
 mod policies;
 mod refusals;
 mod secrets;
+mod sentinels;
 mod time;

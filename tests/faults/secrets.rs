@@ -12,6 +12,13 @@ use crate::node::{UNHURRIED, listen_to_logs, logged};
 /// In every URL here, and nowhere else.
 const SECRET: &str = "canary-8c1f";
 
+/// What a user needs to decide, as the docs say.
+#[rustfmt::skip]
+pub(crate) const RIGHTS: [&str; 16] = [
+    "+evalsha", "+script|load", "+time", "+mget", "+get", "+set", "+del", "+pexpire", "+lindex",
+    "+lrange", "+lset", "+lpop", "+rpop", "+lpush", "+rpush", "+@connection",
+];
+
 async fn server(args: &[&str], tls: Tls) -> RedisServer {
     listen_to_logs();
     RedisServer::with(Options { args, tls }).await
@@ -77,26 +84,8 @@ async fn a_user_who_may_run_the_script_but_not_what_is_in_it_is_said() {
 #[tokio::test]
 async fn a_user_with_just_the_rights_of_the_docs_decides() {
     let password = format!(">{SECRET}");
-    let rights = [
-        "~tg:*",
-        "+evalsha",
-        "+script|load",
-        "+time",
-        "+mget",
-        "+get",
-        "+set",
-        "+del",
-        "+pexpire",
-        "+lindex",
-        "+lrange",
-        "+lset",
-        "+lpop",
-        "+rpop",
-        "+lpush",
-        "+rpush",
-        "+@connection",
-    ];
-    let user = [&["--user", "app", "on", &password][..], &rights].concat();
+    let keys = ["--user", "app", "on", &password, "~tg:*"];
+    let user = [&keys[..], &RIGHTS].concat();
     let server = server(&user, Tls::Off).await;
     let store = login(&server, &format!("app:{SECRET}")).deadline(UNHURRIED).connect().await.unwrap();
     assert_eq!(store.ready().await, Ok(()));

@@ -1,8 +1,8 @@
 //! Laws 2 to 8: what one bucket promises.
 
 use proptest::prelude::*;
-use tollgate::Limit;
 use tollgate::core::limit::Algorithm;
+use tollgate::{Limit, Timestamp, Verdict};
 use tollgate_tests::trace::any_limit;
 
 use crate::{World, config};
@@ -65,6 +65,35 @@ proptest! {
                 prop_assert!(world.peek(cost).allowed);
             }
         }
+    }
+
+    #[test]
+    fn a_charge_that_is_undone_later_might_as_well_never_have_been_made(
+        (limit, past, wait, cost) in any_moment(),
+        (later, more) in (0..10_000_000_u64, 0..10_000_000_u64),
+    ) {
+        let (world, without) = (moment(&limit, &past, wait), moment(&limit, &past, wait));
+        let charged = world.check(cost);
+        prop_assume!(charged.allowed);
+        world.wait(later);
+        without.wait(later);
+        world.undo(cost, charged);
+        prop_assert_eq!(world.numbers(), without.numbers());
+        world.wait(more);
+        without.wait(more);
+        prop_assert_eq!(world.numbers(), without.numbers());
+    }
+
+    #[test]
+    fn what_was_charged_so_long_ago_that_it_is_gone_is_not_undone(
+        (limit, past, wait, _) in any_moment(),
+    ) {
+        let world = moment(&limit, &past, wait);
+        let at = world.clock.now();
+        let long_ago = Verdict { at: Timestamp::from_micros(at.as_micros() - 400 * 366 * 86_400_000_000), ..world.peek(0) };
+        let before = world.state();
+        world.undo(1, long_ago);
+        prop_assert_eq!(world.state(), before);
     }
 
     #[test]

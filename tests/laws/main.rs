@@ -93,6 +93,11 @@ impl World {
         self.ask(cost, async |store, hits, verdicts| store.refund(hits, verdicts).await.unwrap())
     }
 
+    pub(crate) fn undo(&self, cost: u64, charged: Verdict) -> Verdict {
+        let charged = [charged];
+        self.ask(cost, async |store, hits, verdicts| store.undo(hits, &charged, verdicts).await.unwrap())
+    }
+
     pub(crate) fn state(&self) -> Option<State> {
         self.with_hit(1, |hit| now(self.store.inspect(hit)).unwrap())
     }

@@ -9,7 +9,9 @@ use std::{env, fs};
 
 use tollgate::replay::Replay;
 use tollgate::{Clock, RedisStore, Timestamp, rules};
+use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
 use tollgate_tests::redis_server::RedisServer;
+use tollgate_tests::sentinels::Sentinels;
 
 /// A test for each folder, and one that none was forgotten.
 macro_rules! golden {
@@ -78,10 +80,33 @@ fn replayed(rules: &str, trace: &str) -> String {
 #[tokio::test]
 async fn redis_prints_the_same_lines() {
     let server = RedisServer::start().await;
+    prints_the_same_lines(&server.url()).await;
+    let left: Vec<String> = server.contents().await.into_iter().map(|(key, _)| key).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_redis_that_sentinels_name_prints_the_same_lines() {
+    let sentinels = Sentinels::start().await;
+    prints_the_same_lines(&sentinels.url()).await;
+    assert_eq!(sentinels.servers[0].server.contents().await, []);
+}
+
+#[tokio::test]
+async fn a_cluster_prints_the_same_lines() {
+    let cluster = RedisCluster::start(Replicas::None).await;
+    prints_the_same_lines(&cluster.url()).await;
+    for node in &cluster.nodes {
+        assert_eq!(node.server.contents().await, []);
+    }
+}
+
+/// Replays every golden trace through the Redis at a URL, and leaves nothing there.
+async fn prints_the_same_lines(url: &str) {
     for folder in FOLDERS {
         let read = |name: &str| fs::read_to_string(root().join(folder).join(name)).unwrap_or_default();
         let rules = rules::parse("rules.yaml", &read("rules.yaml")).expect("good rules");
-        let store = RedisStore::builder(&server.url())
+        let store = RedisStore::builder(url)
             .key_prefix(*folder)
             .clock(Clock::manual(Timestamp::from_micros(0)))
             .deadline(Duration::from_secs(20))
@@ -100,8 +125,6 @@ async fn redis_prints_the_same_lines() {
         assert_eq!(String::from_utf8(out).expect("JSON is UTF-8"), read("expected.jsonl"), "{folder}");
         replay.store().forget_all().await.expect("the server answers");
     }
-    let left: Vec<String> = server.contents().await.into_iter().map(|(key, _)| key).collect();
-    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub enum Verb {
     Peek,
     /// Give back.
     Refund,
+    /// Give back what the last check charged, if it was about the same buckets.
+    Undo,
     /// Forget.
     Reset,
 }
@@ -185,7 +187,7 @@ pub fn any_steps(length: usize, periods: Vec<u64>) -> BoxedStrategy<Vec<Step>> {
         1 => -100_000_000_i64..-1_000_000,
         1 => Just(40_000_000_000_000_i64),
     ];
-    let verb = prop_oneof![12 => Just(Verb::Check), 3 => Just(Verb::Peek), 3 => Just(Verb::Refund), 1 => Just(Verb::Reset)];
+    let verb = prop_oneof![12 => Just(Verb::Check), 3 => Just(Verb::Peek), 2 => Just(Verb::Refund), 3 => Just(Verb::Undo), 1 => Just(Verb::Reset)];
     let cost = prop_oneof![8 => Just((0_u8, 1_u8)), 4 => (0..=8_u8, 0..3_u8)];
     let config = prop_oneof![9 => Just(0_u8), 1 => any::<u8>()];
     let step = (turn, verb, 0..2_u8, 1..16_u8, cost, config)
@@ -204,6 +206,15 @@ pub fn any_trace(tiers: usize, length: usize) -> BoxedStrategy<(Vec<TierSpec>, V
         .boxed()
 }
 
+/// Where the tiers of a request lie in a Cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slots {
+    /// All are about one user, and lie in one slot.
+    Shared,
+    /// Each is about something else, and lies in a slot of its own.
+    Apart,
+}
+
 /// Runs a trace through a store on a manual clock and through the model, and compares every field. Traces of different
 /// `name` share no bucket.
 ///
@@ -217,19 +228,43 @@ pub async fn compare<S: Store>(
     tiers: &[TierSpec],
     steps: &[Step],
 ) -> Result<u64, TestCaseError> {
+    compare_in(Slots::Shared, name, store, clock, tiers, steps).await
+}
+
+/// As [`compare`], with a say in where buckets lie.
+///
+/// # Errors
+///
+/// As [`compare`].
+pub async fn compare_in<S: Store>(
+    slots: Slots,
+    name: &str,
+    store: &S,
+    clock: &Clock,
+    tiers: &[TierSpec],
+    steps: &[Step],
+) -> Result<u64, TestCaseError> {
     let spaces: Vec<Space> = (0..tiers.len())
         .map(|tier| {
-            let pattern = KeyPattern::parse("user:{user_id}").expect("a pattern");
+            let pattern = match slots {
+                Slots::Shared => "user:{user_id}".to_owned(),
+                Slots::Apart => format!("{{of_tier_{tier}}}"),
+            };
+            let pattern = KeyPattern::parse(&pattern).expect("a pattern");
             Space::new(&[name, &format!("tier {tier}")], pattern, 64)
         })
         .collect();
     let mut model = Model::new();
     let mut config = 0_u8;
+    let mut charged_at = [0_i64; 16];
     for (number, step) in steps.iter().enumerate() {
         let turned = clock.now().as_micros().saturating_add(step.turn);
         clock.set(Timestamp::from_micros(turned.clamp(0, 4_000_000_000_000_000)));
         config ^= step.config;
-        let request = Descriptor::new().with("user_id", format!("user {}", step.user));
+        let mut request = Descriptor::new().with("user_id", format!("user {}", step.user));
+        for tier in 0..tiers.len() {
+            request.set(format!("of_tier_{tier}"), format!("{tier} of user {}", step.user));
+        }
         let taking_part = || (0..tiers.len()).filter(|tier| step.tiers >> tier & 1 == 1);
         let hits: Vec<Hit<'_>> = taking_part()
             .map(|tier| {
@@ -249,7 +284,18 @@ pub async fn compare<S: Store>(
         let expected = match step.verb {
             Verb::Check => {
                 store.charge(&hits, &mut actual).await.expect("the store answers");
+                let charges = taking_part().zip(&actual);
+                charges.for_each(|(tier, verdict)| charged_at[tier] = verdict.at.as_micros());
                 model.check(at, &twins)
+            }
+            Verb::Undo => {
+                let instants: Vec<i64> = taking_part().map(|tier| charged_at[tier]).collect();
+                let charged: Vec<Verdict> = instants
+                    .iter()
+                    .map(|at| Verdict { at: Timestamp::from_micros(*at), ..Verdict::DENIED })
+                    .collect();
+                store.undo(&hits, &charged, &mut actual).await.expect("the store answers");
+                model.undo(at, &twins, &instants)
             }
             Verb::Peek => {
                 store.peek(&hits, &mut actual).await.expect("the store answers");

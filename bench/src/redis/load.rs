@@ -61,19 +61,24 @@ pub(crate) struct Figures {
 }
 
 impl Lane {
+    /// `servers` are those that the lane leads to.
     pub(crate) async fn measure(
         &self,
-        redis: &Redis,
+        servers: &[Redis],
         decisions: usize,
         concurrency: usize,
     ) -> Result<Figures> {
-        redis.command(&["FLUSHALL"]).await?;
-        redis.command(&["CONFIG", "RESETSTAT"]).await?;
+        for redis in servers {
+            redis.command(&["FLUSHALL"]).await?;
+            redis.command(&["CONFIG", "RESETSTAT"]).await?;
+        }
         let mut figures = match self {
-            Lane::Benchmark { port } => benchmark(redis, *port, decisions, concurrency).await?,
+            Lane::Benchmark { port } => benchmark(&servers[0], *port, decisions, concurrency).await?,
             Lane::Limiter { limiter, calls } => load(limiter, decisions, concurrency, *calls).await?,
         };
-        figures.server_us = redis.script_us().await? / decisions as f64;
+        for redis in servers {
+            figures.server_us += redis.script_us().await? / decisions as f64;
+        }
         Ok(figures)
     }
 }

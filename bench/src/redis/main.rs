@@ -1,6 +1,6 @@
-//! How fast does the store in Redis decide, next to redis-benchmark calling the same script at the same concurrency?
-//! What does a decision over four tiers cost Redis, and a key in memory? How long does a decision take once Redis is
-//! gone?
+//! How fast does the store in Redis decide, next to redis-benchmark calling the same script at the same concurrency? Do
+//! two primaries of a Cluster decide more than one? What does a decision over four tiers cost Redis, and a key in memory?
+//! How long does a decision take once Redis is gone?
 //!
 //! Known bias: client and Redis share the machine's cores, and redis-benchmark is the cheaper client: it sends the same
 //! bytes over and over and reads nothing of the answers but their end. See `bench/README.md`.
@@ -33,6 +33,9 @@ struct Arguments {
     /// Its port on 127.0.0.1, for redis-benchmark
     #[arg(long)]
     port: u16,
+    /// The ports on 127.0.0.1 of the two primaries of a Cluster of our own
+    #[arg(long, value_delimiter = ',', num_args = 2)]
+    cluster: Vec<u16>,
     /// One short round: only to see that it works
     #[arg(long)]
     quick: bool,
@@ -51,20 +54,29 @@ const CONCURRENCY: usize = 50;
 async fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let (rounds, decisions) = if arguments.quick { (1, 5_000) } else { (5, 200_000) };
-    let redis = load::Redis::connect(&arguments.url).await?;
-    let lanes: [(&str, Lane); 4] = [
-        ("redis-benchmark, 1 tier", Lane::Benchmark { port: arguments.port }),
-        ("tollgate, 1 tier", Lane::Limiter { limiter: limiter(&arguments, ONE).await?, calls: 1 }),
-        (
-            "tollgate, 4 tiers in one call",
-            Lane::Limiter { limiter: limiter(&arguments, FOUR).await?, calls: 1 },
-        ),
-        ("tollgate, 4 calls of 1 tier", Lane::Limiter { limiter: limiter(&arguments, ONE).await?, calls: 4 }),
+    let redis = [load::Redis::connect(&arguments.url).await?];
+    let mut primaries = Vec::new();
+    for port in &arguments.cluster {
+        primaries.push(load::Redis::connect(&format!("redis://127.0.0.1:{port}")).await?);
+    }
+    let (one, many) = (&redis[..], &primaries[..]);
+    let [first, second] = arguments.cluster[..] else { anyhow::bail!("--cluster takes two ports") };
+    let cluster = format!("redis-cluster://127.0.0.1:{first},127.0.0.1:{second}");
+    let ours = async |url: &str, rules: &str, calls| {
+        anyhow::Ok(Lane::Limiter { limiter: limiter(url, rules).await?, calls })
+    };
+    let lanes = [
+        ("redis-benchmark, 1 tier", one, Lane::Benchmark { port: arguments.port }),
+        ("tollgate, 1 tier", one, ours(&arguments.url, ONE, 1).await?),
+        ("tollgate, 4 tiers in one call", one, ours(&arguments.url, FOUR, 1).await?),
+        ("tollgate, 4 calls of 1 tier", one, ours(&arguments.url, ONE, 4).await?),
+        ("tollgate, 1 tier, Cluster of two primaries", many, ours(&cluster, ONE, 1).await?),
+        ("tollgate, 4 tiers in 4 slots, Cluster of two primaries", many, ours(&cluster, FOUR, 1).await?),
     ];
     let mut figures = vec![Vec::<Figures>::new(); lanes.len()];
     for _ in 0..rounds {
-        for ((name, lane), figures) in lanes.iter().zip(&mut figures) {
-            let measured = lane.measure(&redis, decisions, CONCURRENCY).await;
+        for ((name, servers, lane), figures) in lanes.iter().zip(&mut figures) {
+            let measured = lane.measure(servers, decisions, CONCURRENCY).await;
             figures.push(measured.with_context(|| (*name).to_owned())?);
         }
     }
@@ -73,7 +85,7 @@ async fn main() -> Result<()> {
     );
     println!("| | decisions/s | p50 µs | p99 µs | Redis µs/decision |");
     println!("|---|---:|---:|---:|---:|");
-    for ((name, _), figures) in lanes.iter().zip(&figures) {
+    for ((name, ..), figures) in lanes.iter().zip(&figures) {
         println!("| {name} | {}", load::row(figures));
     }
     let of = |lane: usize, pick: fn(&Figures) -> f64| load::median(&figures[lane], pick);
@@ -82,12 +94,13 @@ async fn main() -> Result<()> {
     println!("\n- 1 tier: {:.2}x the decisions/s of redis-benchmark (wanted 0.9)", of(1, rate) / of(0, rate));
     println!("- 4 tiers: {:.2}x Redis' time of 1 tier (wanted at most 2.5)", of(2, server) / of(1, server));
     println!("- 4 tiers: {:.2}x Redis' time of 4 calls (wanted at most 0.65)", of(2, server) / of(3, server));
-    memory::report(&redis, &arguments, if arguments.quick { 1_000 } else { 100_000 }).await?;
+    println!("- two primaries: {:.2}x the decisions/s of one", of(4, rate) / of(1, rate));
+    memory::report(&redis[0], &arguments, if arguments.quick { 1_000 } else { 100_000 }).await?;
     gone(arguments.quick).await
 }
 
-async fn limiter(arguments: &Arguments, text: &str) -> Result<Arc<Limiter<RedisStore>>> {
-    let store = RedisStore::builder(&arguments.url).deadline(Duration::from_secs(5)).connect().await?;
+async fn limiter(url: &str, text: &str) -> Result<Arc<Limiter<RedisStore>>> {
+    let store = RedisStore::builder(url).deadline(Duration::from_secs(5)).connect().await?;
     store.ready().await?;
     Ok(Arc::new(Limiter::new(rules::parse("rules.yaml", text)?, store)))
 }

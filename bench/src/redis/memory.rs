@@ -9,7 +9,7 @@ use super::{Arguments, ONE, limiter};
 pub(crate) async fn report(redis: &Redis, arguments: &Arguments, keys: usize) -> Result<()> {
     redis.command(&["FLUSHALL"]).await?;
     let before = used(redis).await?;
-    let limiter = limiter(arguments, ONE).await?;
+    let limiter = limiter(&arguments.url, ONE).await?;
     for number in 0..keys {
         let answer = limiter.check(&Descriptor::new().with("user_id", format!("{number:08}")), 1).await;
         ensure!(answer.degraded().is_none(), "{:?}", answer.degraded());

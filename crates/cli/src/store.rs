@@ -14,7 +14,8 @@ const MEMORY: &str = "memory";
 /// Where buckets live, and how to get there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// Where buckets live: `memory`, or the URL of a Redis or Valkey (redis://, rediss://, unix://)
+    /// Where buckets live: `memory`, or the URL of a Redis or Valkey (redis://, rediss://, unix://, redis-sentinel://,
+    /// redis-cluster://)
     #[arg(long, value_name = "URL", env = "TOLLGATE_STORE", default_value = MEMORY, hide_env_values = true)]
     store: String,
     /// What our keys in Redis begin with

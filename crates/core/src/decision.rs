@@ -73,6 +73,15 @@ pub struct Tier {
     pub instead: Option<FailurePolicy>,
 }
 
+/// What the store did not answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Loss<'l> {
+    /// Why not.
+    pub reason: &'static str,
+    /// Whether each hit is one of those.
+    pub lost: &'l [bool],
+}
+
 impl Decision {
     /// The decision of a `deny` rule.
     pub fn denied(rule: RuleIndex) -> Self {
@@ -103,31 +112,28 @@ impl Decision {
         Self::of(rules, limited, verdicts, None)
     }
 
-    /// The decision without the store: each rule's policy has answered with a verdict.
+    /// The decision without the store, or a part of it: where a hit is lost, its rule's policy has answered instead.
     #[cold]
     pub fn without_store(
         rules: &RuleSet,
         limited: &Limited<'_>,
         verdicts: &[Verdict],
-        reason: &'static str,
+        loss: Loss<'_>,
     ) -> Self {
-        Self::of(rules, limited, verdicts, Some(reason))
+        Self::of(rules, limited, verdicts, Some(loss))
     }
 
     #[inline]
-    fn of(
-        rules: &RuleSet,
-        limited: &Limited<'_>,
-        verdicts: &[Verdict],
-        without_store: Option<&'static str>,
-    ) -> Self {
+    fn of(rules: &RuleSet, limited: &Limited<'_>, verdicts: &[Verdict], loss: Option<Loss<'_>>) -> Self {
         let hits = limited.rules.iter().zip(&limited.hits).zip(verdicts);
+        let lost = |place| loss.is_some_and(|loss| loss.lost.get(place) == Some(&true));
         let mut tiers: SmallVec<[Tier; 4]> = hits
-            .map(|((rule, hit), verdict)| Tier {
+            .enumerate()
+            .map(|(place, ((rule, hit), verdict))| Tier {
                 rule: *rule,
                 verdict: *verdict,
                 enforcement: hit.enforcement,
-                instead: without_store.map(|_| rules.rule(*rule).on_store_failure()),
+                instead: lost(place).then(|| rules.rule(*rule).on_store_failure()),
             })
             .collect();
         if !limited.shadow_denials.is_empty() {
@@ -140,11 +146,11 @@ impl Decision {
             tiers.extend(limited.shadow_denials.iter().map(denial));
             tiers.sort_by_key(|tier| tier.rule);
         }
-        let closed = without_store.is_some() && strictest_policy(&tiers) == FailurePolicy::Closed;
+        let closed = loss.is_some() && strictest_policy(&tiers) == FailurePolicy::Closed;
         let speaker =
             if closed { speaker(rules, &tiers, Tier::closes) } else { speaker(rules, &tiers, Tier::speaks) };
         let refused = speaker.is_some_and(|speaker| !tiers[speaker].verdict.allowed);
-        let degraded = without_store.map(|reason| Degraded { reason, policy: strictest_policy(&tiers) });
+        let degraded = loss.map(|loss| Degraded { reason: loss.reason, policy: strictest_policy(&tiers) });
         let outcome = match degraded {
             Some(Degraded { policy: FailurePolicy::Closed, .. }) => Outcome::Unavailable,
             _ if refused => Outcome::Refused,

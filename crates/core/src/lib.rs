@@ -27,7 +27,7 @@ mod time;
 mod verdict;
 
 pub use condition::{Condition, ConditionError};
-pub use decision::{Decision, Degraded, Outcome, Tier, Verdicts};
+pub use decision::{Decision, Degraded, Loss, Outcome, Tier, Verdicts};
 pub use descriptor::{Descriptor, Value};
 pub use glob::Glob;
 pub use headers::{

@@ -1,6 +1,6 @@
 //! One bucket's answer.
 
-use crate::time::Micros;
+use crate::time::{Micros, Timestamp};
 
 /// What one bucket says to a request: may it pass, and the numbers a caller is told.
 ///
@@ -22,7 +22,12 @@ pub struct Verdict {
     pub delay: Micros,
     /// The wait until `remaining` grows; `None` when it is as large as it gets.
     pub more_after: Option<Micros>,
+    /// The instant of the store's clock at which the bucket answered; an undo of the charge names it.
+    pub at: Timestamp,
 }
+
+/// No bucket was asked.
+const NOWHEN: Timestamp = Timestamp::from_micros(0);
 
 impl Verdict {
     /// The verdict of a rule that blocks outright: nothing is left and no wait helps.
@@ -34,6 +39,7 @@ impl Verdict {
         reset_after: Micros::ZERO,
         delay: Micros::ZERO,
         more_after: None,
+        at: NOWHEN,
     };
 
     /// The verdict of a rule that lets everything pass while nobody knows its bucket.
@@ -46,6 +52,7 @@ impl Verdict {
             reset_after: Micros::ZERO,
             delay: Micros::ZERO,
             more_after: None,
+            at: NOWHEN,
         }
     }
 
@@ -59,6 +66,7 @@ impl Verdict {
             reset_after: Micros::ZERO,
             delay: Micros::ZERO,
             more_after: None,
+            at: NOWHEN,
         }
     }
 }

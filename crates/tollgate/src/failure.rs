@@ -4,6 +4,9 @@
 //! answer is not a refusal but that nobody knows (503, never 429). `local` counts against this node's share of the
 //! limit, in buckets of this process that nobody else sees. A request that meets several rules passes when all of them
 //! let it; if one is closed, nothing is charged to the others.
+//!
+//! Where only a part of the store is away, as when a Cluster has lost a shard, only the rules whose buckets live there
+//! fall back; the others are decided where their buckets are, and all of them have to let the request pass.
 
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
@@ -12,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 use tollgate_core::rule::FailurePolicy;
 use tollgate_core::{
-    Decision, Descriptor, Enforcement, Hit, Limit, Limited, Micros, Rule, RuleSet, Verdict, Verdicts,
+    Decision, Descriptor, Enforcement, Hit, Limit, Limited, Loss, Micros, Rule, RuleSet, Verdict, Verdicts,
 };
 
 use crate::clock::Clock;
@@ -49,33 +52,50 @@ impl Failure {
         Failure { nodes, local: OnceLock::new(), counts: Default::default() }
     }
 
-    /// Every rule's policy speaks.
+    /// Every rule's policy speaks. Where a part of the store is left, that decides for what lives there.
     #[cold]
-    pub(crate) async fn decide(
+    pub(crate) async fn decide<S: Store>(
         &self,
-        clock: &Clock,
+        store: &S,
         rules: &RuleSet,
         request: &Descriptor<'_>,
         limited: &Limited<'_>,
         verb: Verb,
         error: &StoreError,
     ) -> Decision {
-        let policies: SmallVec<[FailurePolicy; 4]> =
-            limited.rules.iter().map(|rule| rules.rule(*rule).on_store_failure()).collect();
-        let closes = |(hit, policy): (&Hit<'_>, &FailurePolicy)| {
-            hit.enforcement == Enforcement::Enforce && *policy == FailurePolicy::Closed
+        let policy = |place: usize| rules.rule(limited.rules[place]).on_store_failure();
+        let enforces = |place: usize| limited.hits[place].enforcement == Enforcement::Enforce;
+        let mut error = error.clone();
+        let mut lost = lost(&error, limited.hits.len());
+        let closed =
+            || (0..lost.len()).any(|at| lost[at] && enforces(at) && policy(at) == FailurePolicy::Closed);
+        // What a closed rule refuses is charged to nobody, neither there nor to a share.
+        let verb = if closed() { Verb::Peek } else { verb };
+        let rest = match Rest::ask(store, limited, &lost, verb).await {
+            Ok(rest) => rest,
+            Err(lost_too) => {
+                error = lost_too;
+                lost.fill(true);
+                Rest::default()
+            }
         };
-        let closed = limited.hits.iter().zip(&policies).any(closes);
-        // What a closed rule refuses is charged to nobody's share.
-        let verb = if closed { Verb::Peek } else { verb };
-        let mut shares = self.shares(clock, rules, request, limited, verb).await.into_iter();
-        let verdict = |(hit, policy): (&Hit<'_>, &FailurePolicy)| match policy {
-            FailurePolicy::Open => Verdict::open(hit.limit.capacity()),
-            FailurePolicy::Closed => Verdict::closed(hit.limit.capacity(), ASK_AGAIN),
+        let verb = if rest.passes() { verb } else { Verb::Peek };
+        let shares = self.shares(store.clock(), rules, request, (limited, &lost), verb).await;
+        let refuses = |(place, verdict): (usize, &Verdict)| enforces(place) && !verdict.allowed;
+        let local = (0..lost.len()).filter(|at| lost[*at] && policy(*at) == FailurePolicy::Local);
+        if local.zip(&shares).any(refuses) && verb == Verb::Check {
+            rest.undo(store).await;
+        }
+        let (mut shares, mut rest) = (shares.into_iter(), rest.verdicts.into_iter());
+        let verdict = |place: usize| match policy(place) {
+            _ if !lost[place] => rest.next().expect("a verdict on what is not lost"),
+            FailurePolicy::Open => Verdict::open(limited.hits[place].limit.capacity()),
+            FailurePolicy::Closed => Verdict::closed(limited.hits[place].limit.capacity(), ASK_AGAIN),
             FailurePolicy::Local => shares.next().expect("a verdict on every share"),
         };
-        let verdicts: Verdicts = limited.hits.iter().zip(&policies).map(verdict).collect();
-        let decision = Decision::without_store(rules, limited, &verdicts, error.reason());
+        let verdicts: Verdicts = (0..lost.len()).map(verdict).collect();
+        let loss = Loss { reason: error.reason(), lost: &lost };
+        let decision = Decision::without_store(rules, limited, &verdicts, loss);
         self.count(&decision);
         decision
     }
@@ -86,11 +106,12 @@ impl Failure {
         clock: &Clock,
         rules: &RuleSet,
         request: &Descriptor<'_>,
-        limited: &Limited<'_>,
+        (limited, lost): (&Limited<'_>, &[bool]),
         verb: Verb,
     ) -> Verdicts {
         let local = || {
-            let hits = limited.rules.iter().map(|rule| rules.rule(*rule)).zip(&limited.hits);
+            let hits = limited.rules.iter().map(|rule| rules.rule(*rule)).zip(&limited.hits).zip(lost);
+            let hits = hits.filter_map(|(hit, lost)| lost.then_some(hit));
             hits.filter(|(rule, _)| rule.on_store_failure() == FailurePolicy::Local)
         };
         let limits: SmallVec<[Limit; 4]> = local().map(|(_, hit)| hit.limit.share(self.nodes)).collect();
@@ -131,6 +152,58 @@ impl Failure {
         (0..POLICIES.len())
             .flat_map(|policy| (0..REASONS.len()).map(move |reason| of(policy, reason)))
             .collect()
+    }
+}
+
+/// Which of so many hits had no answer.
+fn lost(error: &StoreError, hits: usize) -> SmallVec<[bool; 4]> {
+    match error {
+        StoreError::Part { lost, .. } => (0..hits).map(|place| lost.contains(&place)).collect(),
+        _ => SmallVec::from_elem(true, hits),
+    }
+}
+
+/// What of a request lives in the part of the store that is left.
+#[derive(Debug, Default)]
+struct Rest<'h> {
+    hits: SmallVec<[Hit<'h>; 4]>,
+    verdicts: Verdicts,
+}
+
+impl<'h> Rest<'h> {
+    /// What the store says to it. Where nothing is left, nobody is asked.
+    async fn ask<S: Store>(
+        store: &S,
+        limited: &Limited<'h>,
+        lost: &[bool],
+        verb: Verb,
+    ) -> Result<Self, StoreError> {
+        let left = limited.hits.iter().zip(lost).filter(|(_, lost)| !**lost);
+        let mut rest = Rest { hits: left.map(|(hit, _)| hit.clone()).collect(), verdicts: Verdicts::new() };
+        if !rest.hits.is_empty() {
+            match verb {
+                Verb::Check => store.charge(&rest.hits, &mut rest.verdicts).await?,
+                Verb::Peek => store.peek(&rest.hits, &mut rest.verdicts).await?,
+                Verb::Refund => store.refund(&rest.hits, &mut rest.verdicts).await?,
+            };
+        }
+        Ok(rest)
+    }
+
+    fn passes(&self) -> bool {
+        let mut both = self.hits.iter().zip(&self.verdicts);
+        both.all(|(hit, verdict)| hit.enforcement == Enforcement::Shadow || verdict.allowed)
+    }
+
+    /// A share refuses what the store let pass. If this fails, the charge stays; the store counts that.
+    async fn undo<S: Store>(&self, store: &S) {
+        let both = self.hits.iter().zip(&self.verdicts);
+        let enforcing = both.filter(|(hit, _)| hit.enforcement == Enforcement::Enforce);
+        let (hits, charged): (SmallVec<[Hit<'_>; 4]>, Verdicts) =
+            enforcing.map(|(hit, verdict)| (hit.clone(), *verdict)).unzip();
+        if !hits.is_empty() {
+            let _ = store.undo(&hits, &charged, &mut Verdicts::new()).await;
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use axum::body::Body;
 use http::{HeaderName, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollgate::core::algorithm::State;
-use tollgate::core::{HeaderForm, HeaderSet, Hit, PartitionSecret, ResetForm, Verdicts};
+use tollgate::core::{HeaderForm, HeaderSet, Hit, PartitionSecret, ResetForm, Verdict, Verdicts};
 use tollgate::{Clock, Descriptor, Limiter, Micros, Store, StoreError, Timestamp, rules};
 use tollgate_tower::{Identify, MaxWait, TollgateLayer};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
@@ -329,6 +329,9 @@ impl Store for Gone {
         Err(StoreError::Unreachable)
     }
     async fn refund(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
+        Err(StoreError::Unreachable)
+    }
+    async fn undo(&self, _: &[Hit<'_>], _: &[Verdict], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
         Err(StoreError::Unreachable)
     }
     async fn reset(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {

@@ -79,6 +79,10 @@ impl Bucket for FixedWindow {
         self.count += cost;
     }
 
+    fn still_counts(&self, charged_at: i128) -> bool {
+        self.window.contains(&charged_at)
+    }
+
     fn give_back(&mut self, cost: i128) {
         self.count = (self.count - cost).max(0);
     }

@@ -85,6 +85,12 @@ impl Bucket for Interval {
         self.used += cost;
     }
 
+    /// Fewer ticks have passed than fill an empty bucket.
+    fn still_counts(&self, charged_at: i128) -> bool {
+        let ticks_passed = (self.last - charged_at).max(0) / self.interval;
+        ticks_passed * self.refill < self.capacity
+    }
+
     fn give_back(&mut self, cost: i128) {
         self.used = (self.used - cost).max(0);
     }

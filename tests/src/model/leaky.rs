@@ -62,6 +62,10 @@ impl Bucket for Leaky {
         self.bucket.take(cost);
     }
 
+    fn still_counts(&self, charged_at: i128) -> bool {
+        self.bucket.still_counts(charged_at)
+    }
+
     fn give_back(&mut self, cost: i128) {
         self.bucket.give_back(cost);
     }

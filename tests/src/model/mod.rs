@@ -173,6 +173,11 @@ impl Model {
         hits.iter().map(|hit| self.refund_one(now_us, hit)).collect()
     }
 
+    /// Gives back what was charged at these instants, one for each hit, where that still counts.
+    pub fn undo(&mut self, now_us: u64, hits: &[Hit], charged_at: &[i64]) -> Vec<Verdict> {
+        hits.iter().zip(charged_at).map(|(hit, at)| self.undo_one(now_us, hit, (*at).into())).collect()
+    }
+
     /// Forgets the key.
     pub fn reset(&mut self, key: &str) {
         self.states.remove(key);
@@ -193,14 +198,28 @@ impl Model {
         let mut view = self.view(now_us, hit);
         if hit.cost > 0 && view.is_stored {
             view.state.bucket_mut().give_back(hit.cost.into());
-            self.clock_steps += u64::from(view.stepped.is_some());
-            if view.state.bucket().is_new() {
-                self.states.remove(&hit.key);
-            } else {
-                self.states.insert(hit.key.clone(), view.state.clone());
-            }
+            self.write_less(hit, &view);
         }
         view.verdict(true, Some(0), 0)
+    }
+
+    fn undo_one(&mut self, now_us: u64, hit: &Hit, charged_at: i128) -> Verdict {
+        let mut view = self.view(now_us, hit);
+        if hit.cost > 0 && view.is_stored && view.state.bucket().still_counts(charged_at) {
+            view.state.bucket_mut().take_out(hit.cost.into(), charged_at);
+            self.write_less(hit, &view);
+        }
+        view.verdict(true, Some(0), 0)
+    }
+
+    /// Writes a bucket of which something was given back.
+    fn write_less(&mut self, hit: &Hit, view: &View) {
+        self.clock_steps += u64::from(view.stepped.is_some());
+        if view.state.bucket().is_new() {
+            self.states.remove(&hit.key);
+        } else {
+            self.states.insert(hit.key.clone(), view.state.clone());
+        }
     }
 
     /// The one thing a refusal may write.
@@ -299,6 +318,12 @@ trait Bucket {
     fn take(&mut self, cost: i128);
     /// Counts `cost` as not used after all.
     fn give_back(&mut self, cost: i128);
+    /// Whether what was taken at an instant could still matter now.
+    fn still_counts(&self, charged_at: i128) -> bool;
+    /// Counts `cost`, which was taken at an instant that still counts, as not used after all.
+    fn take_out(&mut self, cost: i128, _charged_at: i128) {
+        self.give_back(cost);
+    }
 }
 
 /// The bucket of any algorithm.

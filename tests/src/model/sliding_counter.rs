@@ -106,6 +106,15 @@ impl Bucket for SlidingCounter {
         self.current += cost;
     }
 
+    fn still_counts(&self, charged_at: i128) -> bool {
+        (self.start - self.length..self.start + self.length).contains(&charged_at)
+    }
+
+    fn take_out(&mut self, cost: i128, charged_at: i128) {
+        let count = if charged_at < self.start { &mut self.previous } else { &mut self.current };
+        *count = (*count - cost).max(0);
+    }
+
     fn give_back(&mut self, cost: i128) {
         self.current = (self.current - cost).max(0);
     }

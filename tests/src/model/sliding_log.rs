@@ -89,6 +89,17 @@ impl Bucket for SlidingLog {
         }
     }
 
+    fn still_counts(&self, charged_at: i128) -> bool {
+        self.entries.iter().any(|entry| entry.at == charged_at)
+    }
+
+    fn take_out(&mut self, cost: i128, charged_at: i128) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.at == charged_at) {
+            entry.cost = (entry.cost - cost).max(0);
+        }
+        self.entries.retain(|entry| entry.cost > 0);
+    }
+
     fn give_back(&mut self, cost: i128) {
         let mut left = cost;
         for entry in self.entries.iter_mut().rev() {

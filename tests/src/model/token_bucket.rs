@@ -80,6 +80,10 @@ impl Bucket for TokenBucket {
         self.debt += cost;
     }
 
+    fn still_counts(&self, charged_at: i128) -> bool {
+        self.last - charged_at < self.time_for(self.capacity.into())
+    }
+
     fn give_back(&mut self, cost: i128) {
         self.debt = (self.debt - cost).max(0.into());
     }

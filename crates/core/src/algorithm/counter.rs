@@ -146,6 +146,20 @@ impl super::Account for Account {
         self.curr = self.curr.saturating_sub(cost);
     }
 
+    fn undo(&mut self, cost: u64, charged_at: i64) -> bool {
+        let count = match (charged_at - self.start).div_euclid(signed(Micros::new(self.window))) {
+            0 => &mut self.curr,
+            -1 => &mut self.prev,
+            _ => return false,
+        };
+        *count = count.saturating_sub(cost);
+        true
+    }
+
+    fn at(&self) -> i64 {
+        self.at
+    }
+
     fn remaining(&self) -> u64 {
         self.limit.saturating_sub(self.weighted(self.prev, self.offset_in_window()) + self.curr)
     }

@@ -12,7 +12,7 @@
 //! bucket and may be forgotten. A leaky bucket is the same bucket read as a queue: what is owed is what stands
 //! in front of you, and the time to pay it back is how long you wait.
 
-use super::Answer;
+use super::{Answer, until};
 use crate::limit::Refill;
 use crate::time::{Micros, Timestamp};
 
@@ -90,6 +90,20 @@ impl super::Account for Account<'_> {
 
     fn refund(&mut self, cost: u64) {
         self.debt = self.debt.saturating_sub(cost.saturating_mul(self.refill.p));
+    }
+
+    fn undo(&mut self, cost: u64, charged_at: i64) -> bool {
+        let whole = time_for(self.refill.capacity * self.refill.p, self.refill.n);
+        let counts = until(self.at, charged_at) < whole;
+        if counts {
+            self.refund(cost);
+        }
+        counts
+    }
+
+    #[inline]
+    fn at(&self) -> i64 {
+        self.at
     }
 
     #[inline]

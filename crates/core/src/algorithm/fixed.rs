@@ -95,6 +95,18 @@ impl super::Account for Account<'_> {
         self.count = self.count.saturating_sub(cost);
     }
 
+    fn undo(&mut self, cost: u64, charged_at: i64) -> bool {
+        let counts = (self.start..self.end).contains(&charged_at);
+        if counts {
+            self.refund(cost);
+        }
+        counts
+    }
+
+    fn at(&self) -> i64 {
+        self.at
+    }
+
     fn remaining(&self) -> u64 {
         self.limit.saturating_sub(self.count)
     }

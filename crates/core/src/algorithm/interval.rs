@@ -109,6 +109,19 @@ impl super::Account for Account<'_> {
         self.used = self.used.saturating_sub(cost);
     }
 
+    fn undo(&mut self, cost: u64, charged_at: i64) -> bool {
+        let IntervalRefill { count, capacity, interval, .. } = *self.refill;
+        let counts = until(self.at, charged_at) < capacity.div_ceil(count) * interval.get();
+        if counts {
+            self.refund(cost);
+        }
+        counts
+    }
+
+    fn at(&self) -> i64 {
+        self.at
+    }
+
     fn remaining(&self) -> u64 {
         self.refill.capacity - self.used
     }

@@ -134,6 +134,26 @@ impl super::Account for Account {
         }
     }
 
+    fn undo(&mut self, cost: u64, charged_at: i64) -> bool {
+        let entry = |entry: &Entry| entry.at.as_micros().cmp(&charged_at);
+        let Ok(place) = self.log.entries.binary_search_by(entry) else { return false };
+        if place < self.dead {
+            return false;
+        }
+        let left = u64::from(self.log.entries[place].cost).saturating_sub(cost);
+        self.alive -= u64::from(self.log.entries[place].cost) - left;
+        self.log.entries[place].cost = u32::try_from(left).expect("no more than it was");
+        if left == 0 {
+            self.log.entries.remove(place);
+        }
+        self.written();
+        true
+    }
+
+    fn at(&self) -> i64 {
+        self.at
+    }
+
     fn remaining(&self) -> u64 {
         self.limit.saturating_sub(self.alive)
     }

@@ -127,6 +127,10 @@ trait Account {
     fn take(&mut self, cost: u64);
     /// Gives back, never beyond full.
     fn refund(&mut self, cost: u64);
+    /// Gives back what was charged at an instant, where that still counts; whether it does.
+    fn undo(&mut self, cost: u64, charged_at: i64) -> bool;
+    /// The instant it is computed at.
+    fn at(&self) -> i64;
     /// The largest cost that would pass.
     fn remaining(&self) -> u64;
     /// The wait until it is as good as new.
@@ -231,6 +235,12 @@ impl<'l> Bucket<'l> {
         }
     }
 
+    /// Gives back a cost that was charged at an instant ([`Verdict::at`]), and touches nothing but that window or
+    /// entry; of a bucket that would be full by now in any case, nothing. Whether there was something to touch.
+    pub fn undo(&mut self, cost: u64, charged_at: Timestamp) -> bool {
+        cost > 0 && each!(&mut self.accounts, opened => opened.account.undo(cost, charged_at.as_micros()))
+    }
+
     /// The verdict on a demand, with the numbers of the bucket as it is now.
     pub fn verdict(&self, answer: Answer) -> Verdict {
         each!(&self.accounts, opened => opened.verdict(answer))
@@ -331,7 +341,8 @@ impl<A: Account> Opened<A> {
         };
         let (limit, remaining) = (self.account.capacity(), self.account.remaining());
         let more_after = if remaining < limit { self.more_after(remaining) } else { None };
-        Verdict { allowed, limit, remaining, retry_after, reset_after: self.reset_after(), delay, more_after }
+        let (reset_after, at) = (self.reset_after(), Timestamp::from_micros(self.account.at()));
+        Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, at }
     }
 
     /// The wait until `remaining` grows.

@@ -1,14 +1,37 @@
 //! What the server says about itself, judged.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 use super::Finding;
+use crate::store::redis::slots::slot;
 
 /// The oldest that are supported.
 const REDIS: (u32, u32) = (7, 0);
 const VALKEY: (u32, u32) = (7, 2);
 /// The share of the memory beyond which to worry, in percent.
 const NEARLY_FULL: u64 = 80;
+
+/// What a server is meant to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Role<'r> {
+    /// The one there is.
+    Alone,
+    /// The primary that sentinels name.
+    Named,
+    /// A node of a Cluster, which has these slots.
+    Member(&'r [RangeInclusive<u16>]),
+}
+
+impl Role<'_> {
+    /// Whether a key lies there.
+    pub(super) fn has(self, key: &str) -> bool {
+        match self {
+            Role::Alone | Role::Named => true,
+            Role::Member(slots) => slots.iter().any(|range| range.contains(&slot(key.as_bytes()))),
+        }
+    }
+}
 
 /// The answer to `INFO`, by name.
 #[derive(Debug)]
@@ -27,6 +50,14 @@ impl Info {
     fn number(&self, name: &str) -> u64 {
         self.get(name).parse().unwrap_or(0)
     }
+
+    /// How many bytes a replica has not confirmed: `slave0:ip=…,port=…,state=online,offset=14,lag=0`.
+    fn replica_lag(&self, number: u64) -> u64 {
+        let line = self.get(&format!("slave{number}"));
+        let offset = line.split(',').find_map(|pair| pair.strip_prefix("offset="));
+        let offset = offset.and_then(|offset| offset.parse().ok()).unwrap_or(0);
+        self.number("master_repl_offset").saturating_sub(offset)
+    }
 }
 
 pub(super) fn version(info: &Info) -> Finding {
@@ -43,21 +74,34 @@ pub(super) fn version(info: &Info) -> Finding {
     Finding::fail("version", found).with_advice(format!("use {name} {}.{} or later", least.0, least.1))
 }
 
-pub(super) fn role(info: &Info) -> Finding {
+pub(super) fn role(info: &Info, role: Role<'_>) -> Finding {
     if info.get("loading") == "1" {
         return Finding::fail("role", "still reading its data set").with_advice("wait until it has");
     }
-    if info.get("cluster_enabled") == "1" {
+    if info.get("cluster_enabled") == "1" && !matches!(role, Role::Member(_)) {
         return Finding::fail("role", "a node of a Cluster, which has only its own slots")
-            .with_advice("name a Redis of its own");
+            .with_advice("name the Cluster: redis-cluster://HOST:PORT");
     }
     if info.get("role") == "master" {
-        let replicas = info.number("connected_slaves");
-        return Finding::ok("role", format!("primary, {}", count(replicas, "replica")));
+        return primary(info, role);
     }
     let primary = format!("{}:{}", info.get("master_host"), info.get("master_port"));
     Finding::fail("role", format!("a replica of {primary}, which takes no writes"))
         .with_advice(format!("name the primary: redis://{primary}"))
+}
+
+/// A primary, and how far its replicas are behind.
+fn primary(info: &Info, role: Role<'_>) -> Finding {
+    let replicas = info.number("connected_slaves");
+    let behind = (0..replicas).map(|number| info.replica_lag(number)).max().unwrap_or(0);
+    let lag = if replicas == 0 { String::new() } else { format!(", at most {} behind", bytes(behind)) };
+    let found = format!("primary, {}{lag}", count(replicas, "replica"));
+    let finding = match role {
+        Role::Named | Role::Member(_) if replicas == 0 => Finding::warn("role", found)
+            .with_advice("nobody can be promoted when it is lost; give it a replica"),
+        _ => Finding::ok("role", found),
+    };
+    finding.with_number("replicas", signed(replicas)).with_number("lag_bytes", signed(behind))
 }
 
 pub(super) fn eviction(info: &Info) -> Finding {
@@ -116,7 +160,7 @@ pub(super) fn persistence(info: &Info, save: Option<&str>) -> Finding {
 }
 
 /// So many of something.
-fn count(number: u64, one: &str) -> String {
+pub(super) fn count(number: u64, one: &str) -> String {
     format!("{number} {one}{}", if number == 1 { "" } else { "s" })
 }
 
@@ -161,13 +205,18 @@ mod tests {
 
     #[test]
     fn only_a_primary_that_has_its_data_will_do() {
-        assert_eq!(role(&info("role:master connected_slaves:1")).found, "primary, 1 replica");
+        let alone = |text: &str| role(&info(text), Role::Alone);
+        assert_eq!(alone("role:master connected_slaves:0").found, "primary, 0 replicas");
+        let one = "role:master connected_slaves:1 master_repl_offset:114 slave0:ip=h,port=1,state=online,offset=100,lag=0";
+        assert_eq!(alone(one).found, "primary, 1 replica, at most 14 B behind");
+        let of_many = |text: &str| role(&info(text), Role::Member(&[])).level;
+        assert_eq!(of_many("role:master connected_slaves:0 cluster_enabled:1"), Level::Warn);
         for text in [
             "role:slave master_host:h master_port:1",
             "role:master loading:1",
             "role:master cluster_enabled:1",
         ] {
-            assert_eq!(role(&info(text)).level, Level::Fail, "{text}");
+            assert_eq!(alone(text).level, Level::Fail, "{text}");
         }
     }
 

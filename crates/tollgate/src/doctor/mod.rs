@@ -5,15 +5,20 @@
 //! is gone when it ends.
 
 mod checks;
+mod cluster;
 mod probe;
 mod reason;
+mod sentinel;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::store::redis::RedisBuilder;
+use redis::ConnectionInfo;
+
+use crate::store::redis::{Place, RedisBuilder};
+use checks::Role;
 use probe::Probe;
 
 /// How much a finding matters.
@@ -58,9 +63,27 @@ impl Default for Demands {
     }
 }
 
-/// Examines a Redis. Of one that cannot be reached there is one finding, which says why.
+/// Examines a Redis, the one that sentinels name, or every primary of a Cluster. Where nobody can be reached there is one
+/// finding, which says why.
 pub async fn examine(redis: &RedisBuilder, demands: &Demands) -> Vec<Finding> {
-    let (mut probe, reachable) = match Probe::connect(redis).await {
+    match redis.place() {
+        Err(error) => vec![Finding::fail("reachable", error.to_string())],
+        Ok(Place::One(info)) => examine_one(redis, info, Role::Alone, demands).await,
+        Ok(Place::Sentinel { sentinels, name, node }) => {
+            sentinel::examine(redis, &sentinels, &name, &node, demands).await
+        }
+        Ok(Place::Cluster(seeds)) => cluster::examine(redis, &seeds, demands).await,
+    }
+}
+
+/// Examines one server.
+async fn examine_one(
+    redis: &RedisBuilder,
+    info: ConnectionInfo,
+    role: Role<'_>,
+    demands: &Demands,
+) -> Vec<Finding> {
+    let (mut probe, reachable) = match Probe::connect(redis, info).await {
         Ok(connected) => connected,
         Err(finding) => return vec![finding],
     };
@@ -68,7 +91,7 @@ pub async fn examine(redis: &RedisBuilder, demands: &Demands) -> Vec<Finding> {
     match probe.info().await {
         Ok(info) => {
             findings.push(checks::version(&info));
-            findings.push(checks::role(&info));
+            findings.push(checks::role(&info, role));
             findings.push(checks::eviction(&info));
             findings.push(checks::memory(&info));
             findings.push(checks::persistence(&info, probe.setting("save").await.as_deref()));
@@ -80,7 +103,7 @@ pub async fn examine(redis: &RedisBuilder, demands: &Demands) -> Vec<Finding> {
     }
     findings.push(probe.round_trip(demands.deadline).await);
     findings.push(probe.clock().await);
-    findings.push(probe.script(demands).await);
+    findings.push(probe.script(demands, role).await);
     findings
 }
 

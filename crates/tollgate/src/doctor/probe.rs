@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, FromRedisValue, RedisResult, Script};
+use redis::{AsyncConnectionConfig, ConnectionInfo, FromRedisValue, RedisResult, Script};
 
-use super::checks::Info;
+use super::checks::{Info, Role};
 use super::{Demands, Finding, reason};
 use crate::clock::Clock;
 use crate::store::redis::RedisBuilder;
@@ -16,10 +16,12 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How often to ask for a figure, and how long at most.
 const SAMPLES: usize = 300;
 const MEASURE_WITHIN_US: i64 = 3_000_000;
+/// How many names to try for a key in one of a node's slots.
+const MOST_NAMES: u32 = 100_000;
 /// How often to read the server's clock; the quickest reading counts.
 const CLOCK_READINGS: usize = 10;
 /// A clock that is further off makes absolute times in headers and logs wrong.
-const CLOCK_OFF_US: u64 = 1_000_000;
+pub(super) const CLOCK_OFF_US: u64 = 1_000_000;
 
 /// A connection as the store has it.
 pub(super) struct Probe {
@@ -39,8 +41,11 @@ impl Probe {
     /// # Errors
     ///
     /// The finding that says why there is none.
-    pub(super) async fn connect(redis: &RedisBuilder) -> Result<(Self, Finding), Finding> {
-        let client = redis.client().map_err(|error| Finding::fail("reachable", error.to_string()))?;
+    pub(super) async fn connect(
+        redis: &RedisBuilder,
+        info: ConnectionInfo,
+    ) -> Result<(Self, Finding), Finding> {
+        let client = redis.client_of(info).map_err(|error| Finding::fail("reachable", error.to_string()))?;
         let clock = Clock::system();
         let started = clock.now();
         let config = AsyncConnectionConfig::new()
@@ -79,32 +84,36 @@ impl Probe {
 
     /// How far the server's clock is from ours. Half the round trip is how well that can be known.
     pub(super) async fn clock(&mut self) -> Finding {
+        match self.ahead().await {
+            Ok((ahead, uncertainty)) => {
+                off_by(ahead).with_number("ahead_us", ahead).with_number("uncertainty_us", uncertainty)
+            }
+            Err(error) => Finding::fail("clock", format!("TIME is not answered: {}", reason::words(&error)))
+                .with_advice("permit TIME: windows and refills run on Redis' clock"),
+        }
+    }
+
+    /// How far the server's clock is ahead of ours, and how well that is known, in microseconds.
+    pub(super) async fn ahead(&mut self) -> RedisResult<(i64, i64)> {
         let mut best: Option<(i64, i64)> = None;
         for _ in 0..CLOCK_READINGS {
             let before = self.clock.now().as_micros();
-            let (seconds, micros) = match self.ask::<(i64, i64)>(&["TIME"]).await {
-                Ok(time) => time,
-                Err(error) => {
-                    return Finding::fail(
-                        "clock",
-                        format!("TIME is not answered: {}", reason::words(&error)),
-                    )
-                    .with_advice("permit TIME: windows and refills run on Redis' clock");
-                }
-            };
+            let (seconds, micros): (i64, i64) = self.ask(&["TIME"]).await?;
             let took = self.clock.now().as_micros() - before;
             if best.is_none_or(|(least, _)| took < least) {
                 best = Some((took, seconds * 1_000_000 + micros - before - took / 2));
             }
         }
         let (took, ahead) = best.unwrap_or_default();
-        off_by(ahead).with_number("ahead_us", ahead).with_number("uncertainty_us", took / 2)
+        Ok((ahead, took / 2))
     }
 
     /// Whether scripts may run, read the time and write our keys, and how long one takes.
-    pub(super) async fn script(&mut self, demands: &Demands) -> Finding {
+    pub(super) async fn script(&mut self, demands: &Demands, role: Role<'_>) -> Finding {
         let script = Script::new(include_str!("probe.lua"));
-        let key = format!("{}:doctor:{}", demands.key_prefix, self.clock.now().as_micros());
+        let now = self.clock.now().as_micros();
+        let key = |number: u32| format!("{}:{{{number}}}doctor:{now}", demands.key_prefix);
+        let key = (0..MOST_NAMES).map(key).find(|key| role.has(key)).unwrap_or_else(|| key(0));
         let mut connection = self.connection.clone();
         let run = async || script.key(&key).invoke_async(&mut connection).await;
         match self.measure(run).await {
@@ -113,7 +122,7 @@ impl Probe {
         }
     }
 
-    async fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> RedisResult<T> {
+    pub(super) async fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> RedisResult<T> {
         let mut command = redis::Cmd::new();
         for word in words {
             command.arg(word);
@@ -178,7 +187,7 @@ fn percentile(sorted: &[i64], percent: usize) -> i64 {
 }
 
 /// Microseconds as milliseconds: `0.12 ms`.
-fn millis(us: i64) -> String {
+pub(super) fn millis(us: i64) -> String {
     format!("{}.{:02} ms", us / 1_000, us % 1_000 / 10)
 }
 

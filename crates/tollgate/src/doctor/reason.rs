@@ -70,7 +70,7 @@ fn by_code(code: &str) -> &'static str {
         "BUSY" => "somebody's script has run for long; end it with SCRIPT KILL",
         "MASTERDOWN" => "this is a replica without its primary; name the primary",
         "CLUSTERDOWN" | "MOVED" | "ASK" | "CROSSSLOT" => {
-            "this is a node of a Cluster; name a Redis of its own"
+            "this is a node of a Cluster; name the Cluster: redis-cluster://HOST:PORT"
         }
         _ => "see the server's log",
     }

@@ -3,7 +3,7 @@ use std::num::NonZeroU32;
 
 use tollgate_core::algorithm::State;
 use tollgate_core::rule::FailurePolicy;
-use tollgate_core::{Descriptor, Hit, Micros, Outcome, Timestamp, Verdicts};
+use tollgate_core::{Descriptor, Hit, Micros, Outcome, Timestamp, Verdict, Verdicts};
 
 use crate::clock::Clock;
 use crate::rules;
@@ -28,6 +28,15 @@ impl Store for Away {
     }
 
     async fn refund(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
+        self.charge(hits, verdicts).await
+    }
+
+    async fn undo(
+        &self,
+        hits: &[Hit<'_>],
+        _: &[Verdict],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
         self.charge(hits, verdicts).await
     }
 

@@ -11,7 +11,7 @@ use std::future::Future;
 
 use tollgate_core::algorithm::{State, Window};
 use tollgate_core::limit::{Algorithm, Phase};
-use tollgate_core::{Hit, Limit, Timestamp, Verdicts};
+use tollgate_core::{Hit, Limit, Timestamp, Verdict, Verdicts};
 
 #[cfg(feature = "redis")]
 use self::redis::RedisStore;
@@ -32,7 +32,8 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// The store could not be asked, or did not answer in time. The hits may have been charged, so do not
-    /// retry; let the rule's policy decide.
+    /// retry; let the rule's policy decide. Of [a part](StoreError::Part) that did not answer, the rest was not
+    /// charged, and may be asked without it.
     fn charge(
         &self,
         hits: &[Hit<'_>],
@@ -58,6 +59,21 @@ pub trait Store: Send + Sync + 'static {
     fn refund(
         &self,
         hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
+
+    /// Gives back what was charged with these verdicts, one for each hit, and answers the numbers afterwards.
+    ///
+    /// A [refund](Self::refund) that knows what it undoes: it names the instant of the charge and touches only that
+    /// window or entry. What time has taken back already is not given a second time.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked. The charge may stay.
+    fn undo(
+        &self,
+        hits: &[Hit<'_>],
+        charged: &[Verdict],
         verdicts: &mut Verdicts,
     ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
 
@@ -101,6 +117,14 @@ pub enum StoreError {
     /// Too many decisions wait for it already.
     #[error("too many decisions wait for the store")]
     Overloaded,
+    /// A part of it gave no answer; the request was charged nowhere. What the rest says can still be asked.
+    #[error("a part of the store is away: {error}")]
+    Part {
+        /// Why there is no answer.
+        error: Box<StoreError>,
+        /// The places, in the request, of the hits that live there.
+        lost: Vec<usize>,
+    },
     /// It answered that it will not; `OOM`, `READONLY`, `NOAUTH` and their like.
     #[error("the store refuses to decide: {code}")]
     Rejected {
@@ -111,7 +135,7 @@ pub enum StoreError {
 
 /// Words with which a Redis refuses.
 #[cfg(feature = "redis")]
-const REJECTIONS: [&str; 14] = [
+const REJECTIONS: [&str; 15] = [
     "BUSY",
     "CLUSTERDOWN",
     "CROSSSLOT",
@@ -125,6 +149,7 @@ const REJECTIONS: [&str; 14] = [
     "NOREPLICAS",
     "OOM",
     "READONLY",
+    "TRYAGAIN",
     "WRONGPASS",
 ];
 
@@ -140,8 +165,9 @@ impl StoreError {
     }
 
     /// One of a few words, for answers and metrics.
-    pub const fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> &'static str {
         match self {
+            StoreError::Part { error, .. } => error.reason(),
             StoreError::Timeout => "timeout",
             StoreError::Unreachable => "unreachable",
             StoreError::Overloaded => "overloaded",
@@ -210,6 +236,15 @@ impl Store for AnyStore {
     #[inline]
     async fn refund(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
         each!(self, store => store.refund(hits, verdicts))
+    }
+
+    async fn undo(
+        &self,
+        hits: &[Hit<'_>],
+        charged: &[Verdict],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        each!(self, store => store.undo(hits, charged, verdicts))
     }
 
     #[inline]

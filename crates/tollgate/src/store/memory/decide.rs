@@ -63,6 +63,9 @@ impl MemoryStore {
                 place.bucket.refund(cost);
                 place.write = Write::of(cost);
             }
+            Operation::Undo(charged_at) if place.known && place.bucket.undo(cost, charged_at) => {
+                place.write = Write::Change;
+            }
             _ => {}
         }
         let verdict = place.bucket.verdict(answer);

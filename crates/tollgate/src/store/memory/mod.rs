@@ -18,11 +18,12 @@ mod shard;
 use std::collections::HashMap;
 use std::future::{Future, ready};
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::slice;
 
 use foldhash::quality::{FoldHasher, RandomState};
 use tollgate_core::algorithm::{Answer, Bucket, State};
 use tollgate_core::limit::Algorithm;
-use tollgate_core::{Hit, Micros, Timestamp, Verdicts};
+use tollgate_core::{Hit, Micros, Timestamp, Verdict, Verdicts};
 
 use self::limits::Limits;
 use self::packed::Content;
@@ -125,6 +126,8 @@ enum Operation {
     Charge,
     Peek,
     Refund,
+    /// Of a charge at this instant.
+    Undo(Timestamp),
 }
 
 impl Default for MemoryStore {
@@ -257,6 +260,19 @@ impl Store for MemoryStore {
         verdicts: &mut Verdicts,
     ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
         ready(Ok(self.run(hits, Operation::Refund, verdicts)))
+    }
+
+    async fn undo(
+        &self,
+        hits: &[Hit<'_>],
+        charged: &[Verdict],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        let mut at = self.clock.now();
+        for (hit, charged) in hits.iter().zip(charged) {
+            at = self.run(slice::from_ref(hit), Operation::Undo(charged.at), verdicts);
+        }
+        Ok(at)
     }
 
     async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {

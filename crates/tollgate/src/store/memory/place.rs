@@ -62,7 +62,7 @@ impl Place<'_> {
 
     #[inline]
     pub(super) fn ask(&self, operation: Operation, demand: Demand) -> Answer {
-        if operation == Operation::Refund {
+        if matches!(operation, Operation::Refund | Operation::Undo(_)) {
             return Answer::Pass { delay: Micros::ZERO };
         }
         let cost = if demand.cost == 0 { 0 } else { demand.cost.saturating_add(self.asked_before) };

@@ -4,9 +4,10 @@
 -- a double holds exactly; a quotient of two such numbers never rounds across an integer, so floor and ceil are exact.
 --
 -- KEYS      the bucket of each hit
--- ARGV[1]   charge, peek, refund or reset
+-- ARGV[1]   charge, peek, refund, undo or reset
 -- ARGV[2]   microseconds since the epoch where time is injected; empty: Redis' own clock
 -- ARGV[2+i] hit i: algorithm, shadow, cost, patience, and the numbers of its limit (each branch below says which)
+-- ARGV[3+n] undo: the instant of the charge, after those of all n hits
 --
 -- Answers   now, whether the request passes, clock steps, foreign values, and for each hit what was stored before:
 --           from that the node computes the numbers it tells. For a log, which may be long, the numbers themselves.
@@ -23,9 +24,11 @@ local COUNTS = '<BI4I4i7i7' -- COUNTER: previous and current count, start of the
 local HEAD = '<BI4i7'       -- LOG, the first element of a list: cost of all entries, last write
 local ENTRY = '<i7I4'       -- LOG, the other elements, oldest first: instant, cost
 local LENGTHS = { 22, 22, 22, 22, 12, 23 }
+local LONGEST = 10001       -- LOG: the most elements
 local STEP, CHANGE = 1, 2   -- what is written: only that the clock went back, or all
 
 local verb, injected = ARGV[1], ARGV[2] ~= ''
+local charged_at = verb == 'undo' and tonumber(ARGV[#KEYS + 3])
 local now
 if injected then
   now = tonumber(ARGV[2])
@@ -146,6 +149,30 @@ local function logs()
     end
   end
 
+  -- Whether an entry of that instant still counts.
+  function log.counts(key, bucket, instant)
+    if instant <= bucket.at - bucket.window then return false end
+    for place = -1, -LONGEST, -1 do
+      local entry = redis.call('LINDEX', key, place)
+      if not entry or #entry ~= 11 then return false end
+      local at = read(ENTRY, entry) + bucket.shift
+      if at <= instant then return at == instant end
+    end
+  end
+
+  -- Takes a cost out of the entry of an instant that still counts. Newer ones step aside meanwhile.
+  local function take_out(key, bucket, cost, instant)
+    local newer, at, before = {}, nil, nil
+    repeat
+      local entry = redis.call('RPOP', key)
+      at, before = read(ENTRY, entry)
+      if at > instant then newer[#newer + 1] = entry end
+    until at <= instant
+    bucket.alive = bucket.alive - min(cost, before)
+    if before > cost then redis.call('RPUSH', key, pack(ENTRY, at, before - cost)) end
+    for i = #newer, 1, -1 do redis.call('RPUSH', key, newer[i]) end
+  end
+
   -- Writes what changed; answers when the log will be empty.
   function log.close(key, bucket)
     if bucket.replace then redis.call('DEL', key) end
@@ -153,7 +180,9 @@ local function logs()
     if bucket.write == CHANGE then
       if bucket.known then redis.call('LPOP', key, 1 + bucket.dead) end
       bucket.dead = 0
-      if bucket.take > 0 then add(key, bucket, bucket.take) else give_back(key, bucket, -bucket.take) end
+      if bucket.take > 0 then add(key, bucket, bucket.take)
+      elseif verb == 'undo' then take_out(key, bucket, -bucket.take, charged_at)
+      else give_back(key, bucket, -bucket.take) end
       if bucket.alive > 0 then redis.call('LPUSH', key, pack(HEAD, LOG, bucket.alive, bucket.at)) end
     end
     local newest = redis.call('LINDEX', key, -1)
@@ -168,7 +197,7 @@ local function logs()
     end)
   end
 
-  -- Allowed, remaining, and the waits to a retry, to an empty log and to more room; -1 where there is none.
+  -- Allowed, remaining, the waits to a retry, to an empty log and to more room, -1 where there is none, and when.
   function log.numbers(key, bucket, allowed, asked)
     local room = max(0, bucket.limit - bucket.alive)
     local retry, reset, more = 0, 0, -1
@@ -179,7 +208,7 @@ local function logs()
       reset = (read(ENTRY, redis.call('LINDEX', key, -1))) + bucket.shift + bucket.window - now
       more = until_left(key, bucket, bucket.alive + room + 1 - bucket.limit)
     end
-    return pack('<BBI7i7i7i7', LOG, allowed and 1 or 0, room, retry, reset, more)
+    return pack('<BBI7i7i7i7i7', LOG, allowed and 1 or 0, room, retry, reset, more, bucket.at)
   end
 end
 
@@ -303,6 +332,22 @@ for i, key in ipairs(KEYS) do
   hits[i] = { key = key, bucket = bucket, cost = cost, shadow = shadow == 1, allowed = allowed, asked = asked }
 end
 
+-- Gives back what was charged at an instant: in that window or entry, if it still counts, and nowhere else.
+local undo = verb == 'undo' and function(key, bucket, cost)
+  local algorithm, since = bucket.algorithm, bucket.at - charged_at
+  local counts
+  if algorithm == TOKENS or algorithm == QUEUE then counts = since < ceil(bucket.capacity * bucket.units / bucket.rate)
+  elseif algorithm == INTERVAL then counts = since < ceil((bucket.room + bucket.used) / bucket.count) * bucket.interval
+  elseif algorithm == FIXED then counts = charged_at >= bucket.from and charged_at < bucket.to
+  elseif algorithm == LOG then counts = log.counts(key, bucket, charged_at)
+  else
+    local window = floor((charged_at - bucket.from) / bucket.window)
+    counts = window == 0 or window == -1
+    if window == -1 then bucket.previous, cost = max(0, bucket.previous - cost), 0 end
+  end
+  if counts then bucket.take, bucket.write = bucket.take - cost, CHANGE end
+end
+
 -- Then all are charged or none is; those on trial each on their own. A refusal writes at most that the clock went back.
 if verb ~= 'peek' then
   for i = 1, #hits do
@@ -312,6 +357,8 @@ if verb ~= 'peek' then
       -- Costs nothing, writes nothing.
     elseif verb == 'refund' then
       if bucket.known then bucket.take, bucket.write = bucket.take - hit.cost, CHANGE end
+    elseif verb == 'undo' then
+      if bucket.known then undo(hit.key, bucket, hit.cost) end
     elseif hit.allowed and (passes or hit.shadow) then
       bucket.take, bucket.write = bucket.take + hit.cost, CHANGE
     elseif bucket.shift ~= 0 then
@@ -384,7 +431,7 @@ local reply = { now, passes and 1 or 0, steps, strange }
 for i = 1, #hits do
   local hit = hits[i]
   if hit.bucket.algorithm == LOG then
-    reply[4 + i] = log.numbers(hit.key, hit.bucket, hit.allowed or verb == 'refund', hit.asked)
+    reply[4 + i] = log.numbers(hit.key, hit.bucket, hit.allowed or verb == 'refund' or verb == 'undo', hit.asked)
   else
     reply[4 + i] = stored[i] or ''
   end

@@ -1,17 +1,14 @@
-//! Where Redis is and how to reach it.
+//! How to reach Redis, and how long to wait for it.
 
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
-use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, TlsCertificates,
-};
+use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::RedisStore;
-use super::stream::Dial;
+use super::address::{Place, Url, plain};
 use crate::clock::Clock;
 
 /// The optional knobs of a [`RedisStore`]; see [`RedisStore::builder`].
@@ -33,17 +30,13 @@ struct Certificate {
     key: Vec<u8>,
 }
 
-/// A URL that may hold a password, which is never shown.
-#[derive(Clone)]
-pub(super) struct Url(String);
-
 /// Why a store could not be set up. A Redis that is merely away is no such reason.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisConfigError {
     /// Not a URL of a Redis.
     #[error(
-        "`{url}` is no address of a Redis: {reason}; write redis://host:6379, rediss://… or unix:///path"
+        "`{url}` is no address of a Redis: {reason}; write redis://host:6379, rediss://…, unix:///path, redis-sentinel://host1,host2/name or redis-cluster://host1,host2"
     )]
     Url {
         /// The URL without its password.
@@ -58,7 +51,9 @@ pub enum RedisConfigError {
         prefix: String,
     },
     /// Certificates for a connection without TLS.
-    #[error("certificates were given, but `{url}` does not use TLS; write rediss://…")]
+    #[error(
+        "certificates were given, but `{url}` does not use TLS; write rediss://…, rediss-sentinel://… or rediss-cluster://…"
+    )]
     CertificatesWithoutTls {
         /// The URL without its password.
         url: String,
@@ -108,8 +103,8 @@ impl RedisBuilder {
         self
     }
 
-    /// How many decisions may wait for Redis at once; the next is answered by its rules' failure policy. 4,096 unless
-    /// said otherwise.
+    /// How many decisions may wait for Redis at once, for each node of a Cluster; the next is answered by its rules'
+    /// failure policy. 4,096 unless said otherwise.
     #[must_use]
     pub const fn max_in_flight(mut self, decisions: usize) -> Self {
         self.max_in_flight = decisions;
@@ -147,20 +142,30 @@ impl RedisBuilder {
     ///
     /// A URL or certificates that make no sense.
     pub async fn connect(self) -> Result<RedisStore, RedisConfigError> {
-        let dial = self.dial()?;
-        Ok(RedisStore::start(self, dial).await)
+        if self.key_prefix.contains(['{', '}']) {
+            return Err(RedisConfigError::Prefix { prefix: self.key_prefix });
+        }
+        let place = self.place()?;
+        let tls = if is_tls(place.any()) { Some(self.tls()?.into()) } else { None };
+        Ok(RedisStore::start(self, place, tls).await)
     }
 
     /// The client of the `redis` crate, for whoever has other questions to this Redis.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
+    /// As [`connect`](Self::connect), and where the URL names more than one server.
     pub fn client(&self) -> Result<Client, RedisConfigError> {
-        let info = self.info()?;
-        let no_url = |error| RedisConfigError::Url { url: self.shown(), reason: plain(&error) };
+        match self.place()? {
+            Place::One(info) => self.client_of(info),
+            _ => Err(self.no_url("it names several servers".to_owned())),
+        }
+    }
+
+    /// A client of one of the servers.
+    pub(crate) fn client_of(&self, info: ConnectionInfo) -> Result<Client, RedisConfigError> {
         if self.ca.is_none() && self.certificate.is_none() {
-            return Client::open(info).map_err(no_url);
+            return Client::open(info).map_err(|error| self.no_url(plain(&error)));
         }
         let client_tls = self
             .certificate
@@ -170,30 +175,19 @@ impl RedisBuilder {
             .map_err(|error| self.bad_certificates(plain(&error)))
     }
 
-    fn dial(&self) -> Result<Dial, RedisConfigError> {
-        if self.key_prefix.contains(['{', '}']) {
-            return Err(RedisConfigError::Prefix { prefix: self.key_prefix.clone() });
-        }
-        let info = self.info()?;
-        let tls = if is_tls(&info) { Some(self.tls()?.into()) } else { None };
-        Ok(Dial { info, tls })
-    }
-
-    fn info(&self) -> Result<ConnectionInfo, RedisConfigError> {
+    /// What the URL says.
+    pub(crate) fn place(&self) -> Result<Place, RedisConfigError> {
         // Libraries below ask for a default; if there is one already, it stays.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let no_url = |reason| RedisConfigError::Url { url: self.shown(), reason };
-        if self.url.0.starts_with("redis-cluster:") || self.url.0.starts_with("redis-sentinel:") {
-            return Err(no_url("Cluster and Sentinel are not supported yet".to_owned()));
-        }
-        if self.url.0.ends_with("#insecure") {
-            return Err(no_url("certificates are always checked; name your authority instead".to_owned()));
-        }
-        let info = self.url.0.as_str().into_connection_info().map_err(|error| no_url(plain(&error)))?;
-        if (self.ca.is_some() || self.certificate.is_some()) && !is_tls(&info) {
+        let place = self.url.place().map_err(|reason| self.no_url(reason))?;
+        if (self.ca.is_some() || self.certificate.is_some()) && !is_tls(place.any()) {
             return Err(RedisConfigError::CertificatesWithoutTls { url: self.shown() });
         }
-        Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+        Ok(place)
+    }
+
+    fn no_url(&self, reason: String) -> RedisConfigError {
+        RedisConfigError::Url { url: self.shown(), reason }
     }
 
     /// Whom to trust, and what to show.
@@ -238,43 +232,6 @@ fn is_tls(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// What an error of the client says, without whatever was in the URL.
-fn plain(error: &redis::RedisError) -> String {
-    error.detail().unwrap_or_else(|| error.category()).to_owned()
-}
-
-impl Url {
-    /// The URL with its password masked, in the authority as in the query.
-    pub(super) fn shown(&self) -> String {
-        let Some((scheme, rest)) = self.0.split_once("://") else { return "***".to_owned() };
-        // The last `@` ends the login, even where a password was not encoded.
-        let (login, rest) = match rest.rsplit_once('@') {
-            Some((login, rest)) if !scheme.ends_with("unix") => {
-                let user = login.split_once(':').map_or("", |(user, _)| user);
-                (format!("{user}:***@"), rest)
-            }
-            _ => (String::new(), rest),
-        };
-        let path = match rest.split_once('?') {
-            Some((path, query)) => {
-                let mask = |pair: &str| match pair.split_once('=') {
-                    Some((name @ ("pass" | "password"), _)) => format!("{name}=***"),
-                    _ => pair.to_owned(),
-                };
-                format!("{path}?{}", query.split('&').map(mask).collect::<Vec<_>>().join("&"))
-            }
-            None => rest.to_owned(),
-        };
-        format!("{scheme}://{login}{path}")
-    }
-}
-
-impl std::fmt::Debug for Url {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.shown())
-    }
-}
-
 impl std::fmt::Debug for Certificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Certificate")
@@ -287,21 +244,8 @@ mod tests {
 
     #[test]
     fn no_password_is_ever_shown() {
-        for (url, shown) in [
-            ("redis://localhost:6379/0", "redis://localhost:6379/0"),
-            ("redis://:s3cret@localhost", "redis://:***@localhost"),
-            ("rediss://app:s3cr@t@host:6380/2", "rediss://app:***@host:6380/2"),
-            ("redis://s3cret@host", "redis://:***@host"),
-            ("unix:///run/redis.sock?db=1&pass=s3cret", "unix:///run/redis.sock?db=1&pass=***"),
-            ("redis://:s3cret/more@host", "redis://:***@host"),
-            ("redis://:s3cret?more@host", "redis://:***@host"),
-            ("unix:///run/redis.sock?pass=a@s3cret", "unix:///run/redis.sock?pass=***"),
-            ("s3cret", "***"),
-        ] {
-            assert_eq!(Url(url.to_owned()).shown(), shown);
-            let debug = format!("{:?}", RedisBuilder::new(url));
-            assert!(!debug.contains("s3cr"), "{debug}");
-        }
+        let debug = format!("{:?}", RedisBuilder::new("redis://:s3cret@host"));
+        assert!(!debug.contains("s3cr"), "{debug}");
     }
 
     #[test]

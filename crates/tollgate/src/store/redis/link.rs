@@ -15,8 +15,8 @@
 //! it is `Connecting`, at the start and after a connection broke, they wait for the outcome, each until its deadline and
 //! so many in all.
 //!
-//! A command is sent once. The one exception is an answer that proves it was not run: a script that Redis does not
-//! know is uploaded, by one for all, and the command sent again.
+//! A command is sent once. The exceptions are answers that prove it was not run: a script that Redis does not know is
+//! uploaded, by one for all, and the command sent again; a node of a Cluster says who should be asked instead.
 //!
 //! A Redis that answers, but refuses to write (full, a replica), is an alarm with the first refusal. Decisions that
 //! write nothing still work there, so only a charge that went through counts against it.
@@ -27,13 +27,14 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::RedisBuilder;
 use super::script;
-use super::stream::{Dial, Ended, Meter};
+use super::sentinel::Dialer;
+use super::stream::{Ended, Meter};
 use crate::store::StoreError;
 
 /// So many decisions in a row that failed open the breaker.
@@ -56,7 +57,8 @@ pub(super) struct Link {
 #[derive(Debug)]
 struct Shared {
     shown: String,
-    dial: Dial,
+    dialer: Dialer,
+    kind: Kind,
     deadline: Duration,
     connect_timeout: Duration,
     state: watch::Sender<State>,
@@ -68,15 +70,88 @@ struct Shared {
     alarm: parking_lot::Mutex<Option<Instant>>,
     /// One upload of the script at a time.
     uploading: Mutex<()>,
-    counters: Counters,
+    uploads: AtomicU64,
+    /// For those who may wait for this Redis.
+    permits: Semaphore,
+    max_in_flight: usize,
+    /// There is news of where Redis is: connect again, at once.
+    moved: Notify,
+    counters: Arc<Counters>,
 }
 
-/// What a link has seen.
+/// What the links of a store have seen.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) uploads: AtomicU64,
     pub(super) connections: AtomicU64,
     pub(super) outages: AtomicU64,
+    pub(super) overloaded: AtomicU64,
+}
+
+/// Where a link leads.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// Its name in the log.
+    pub(super) shown: String,
+    pub(super) dialer: Dialer,
+    pub(super) kind: Kind,
+}
+
+/// What is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A Redis that has every key.
+    Whole,
+    /// A node of a Cluster, which may send us to another.
+    Member,
+}
+
+/// What is said before a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Preface {
+    /// Nothing.
+    None,
+    /// That we know that the slot is on its way to this node.
+    Asking,
+}
+
+/// What a node says to a command.
+#[derive(Debug)]
+pub(super) enum Outcome<T> {
+    /// It did it.
+    Done(T),
+    /// It did nothing.
+    Elsewhere(Redirect),
+}
+
+/// Why a node of a Cluster did nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Redirect {
+    /// The slot belongs to that node.
+    Moved(String),
+    /// The key is on its way to that node, or there already.
+    Ask(String),
+    /// It may work in a moment.
+    Later(StoreError),
+}
+
+impl Redirect {
+    fn of(error: &RedisError) -> Option<Self> {
+        let ErrorKind::Server(kind) = error.kind() else { return None };
+        let node = || error.redirect_node().map(|(address, _)| address.to_owned());
+        match kind {
+            ServerErrorKind::Moved => node().map(Redirect::Moved),
+            ServerErrorKind::Ask => node().map(Redirect::Ask),
+            ServerErrorKind::TryAgain
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::ReadOnly
+            | ServerErrorKind::BusyLoading => {
+                Some(Redirect::Later(StoreError::rejected(error.code().unwrap_or_default())))
+            }
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -103,10 +178,12 @@ impl Drop for Link {
 
 impl Link {
     /// Begins to connect. `probe` is a charge that proves that decisions can be made.
-    pub(super) fn start(config: &RedisBuilder, dial: Dial, probe: Cmd) -> Self {
+    pub(super) fn start(config: &RedisBuilder, target: Target, probe: Cmd, counters: Arc<Counters>) -> Self {
+        let Target { shown, dialer, kind } = target;
         let shared = Arc::new(Shared {
-            shown: config.shown(),
-            dial,
+            shown,
+            dialer,
+            kind,
             deadline: config.deadline,
             connect_timeout: config.connect_timeout,
             state: watch::Sender::new(State::Connecting),
@@ -114,15 +191,14 @@ impl Link {
             rejections: AtomicU32::new(0),
             alarm: parking_lot::Mutex::new(None),
             uploading: Mutex::new(()),
-            counters: Counters::default(),
+            uploads: AtomicU64::new(0),
+            permits: Semaphore::new(config.max_in_flight),
+            max_in_flight: config.max_in_flight,
+            moved: Notify::new(),
+            counters,
         });
         let supervisor = tokio::spawn(supervise(Arc::clone(&shared), probe));
         Link { shared, supervisor }
-    }
-
-    /// When a decision that begins now must be made.
-    pub(super) fn deadline(&self) -> Instant {
-        Instant::now() + self.shared.deadline
     }
 
     /// Sends a command and waits for its answer until the deadline. An answer that `read` makes nothing of breaks the
@@ -133,19 +209,76 @@ impl Link {
         deadline: Instant,
         read: impl FnOnce(Value) -> Option<T>,
     ) -> Result<T, StoreError> {
+        match self.attempt(command, Preface::None, deadline, read).await? {
+            Outcome::Done(answer) => Ok(answer),
+            Outcome::Elsewhere(Redirect::Later(error)) => Err(error),
+            Outcome::Elsewhere(_) => Err(StoreError::rejected("MOVED")),
+        }
+    }
+
+    /// The same of a node that may have reasons to do nothing.
+    pub(super) async fn attempt<T>(
+        &self,
+        command: &Cmd,
+        preface: Preface,
+        deadline: Instant,
+        read: impl FnOnce(Value) -> Option<T>,
+    ) -> Result<Outcome<T>, StoreError> {
+        let Ok(_permit) = self.shared.permits.try_acquire() else {
+            self.shared.counters.overloaded.fetch_add(1, Ordering::Relaxed);
+            return Err(StoreError::Overloaded);
+        };
         let sent = Sent::now(&self.shared);
-        let failure = match timeout_at(deadline, sent.call(command)).await {
+        let failure = match timeout_at(deadline, sent.call(command, preface)).await {
             Ok(Ok(answer)) => match read(answer) {
                 Some(answer) => {
                     sent.answered();
-                    return Ok(answer);
+                    return Ok(Outcome::Done(answer));
                 }
                 None => Failure { error: StoreError::Unreachable, broken: true },
             },
-            Ok(Err(failure)) => failure,
+            Ok(Err(Refusal::Redis(error))) => match self.shared.redirect(&error) {
+                Some(redirect) => {
+                    sent.answered();
+                    return Ok(Outcome::Elsewhere(redirect));
+                }
+                None => error.into(),
+            },
+            Ok(Err(Refusal::NoConnection(error))) => Failure::quick(error),
             Err(_) => Failure::quick(StoreError::Timeout),
         };
         Err(sent.failed(failure))
+    }
+
+    /// A question beside the decisions, which neither counts for nor against this Redis.
+    pub(super) async fn query(&self, command: &Cmd, deadline: Instant) -> Result<Value, StoreError> {
+        let asked = timeout_at(deadline, async {
+            let mut connection = self.shared.connection().await?;
+            let answer = connection.send(command, Preface::None).await;
+            answer.map_err(|error| Failure::from(error).error)
+        });
+        asked.await.unwrap_or(Err(StoreError::Timeout))
+    }
+
+    /// Nothing became of a decision by its deadline, for reasons the node gave.
+    pub(super) fn given_up(&self, error: StoreError) -> StoreError {
+        let number = match &*self.shared.state.borrow() {
+            State::Up(connection) => connection.number,
+            _ => 0,
+        };
+        self.shared.failed(Failure::quick(error), number)
+    }
+
+    /// Redis is elsewhere now: connect again, at once.
+    pub(super) fn redial(&self) {
+        self.shared.state.send_if_modified(|state| {
+            let was_up = matches!(state, State::Up(_));
+            if was_up {
+                *state = State::Connecting;
+            }
+            was_up
+        });
+        self.shared.moved.notify_one();
     }
 
     /// A charge was written.
@@ -171,8 +304,14 @@ impl Link {
         matches!(*self.shared.state.borrow(), State::Up(_))
     }
 
-    pub(super) fn counters(&self) -> &Counters {
-        &self.shared.counters
+    /// Whether the breaker is open.
+    pub(super) fn is_down(&self) -> bool {
+        matches!(*self.shared.state.borrow(), State::Down(_))
+    }
+
+    /// How many decisions wait for it.
+    pub(super) fn in_flight(&self) -> usize {
+        self.shared.max_in_flight - self.shared.permits.available_permits()
     }
 }
 
@@ -191,10 +330,10 @@ impl<'l> Sent<'l> {
         Sent { shared, at: Instant::now(), number: AtomicU64::new(0), told: false }
     }
 
-    async fn call(&self, command: &Cmd) -> Result<Value, Failure> {
-        let mut connection = self.shared.connection().await.map_err(Failure::quick)?;
+    async fn call(&self, command: &Cmd, preface: Preface) -> Result<Value, Refusal> {
+        let mut connection = self.shared.connection().await.map_err(Refusal::NoConnection)?;
         self.number.store(connection.number, Ordering::Relaxed);
-        Ok(self.shared.run(&mut connection, command).await?)
+        self.shared.run(&mut connection, command, preface).await.map_err(Refusal::Redis)
     }
 
     fn answered(mut self) {
@@ -216,6 +355,13 @@ impl Drop for Sent<'_> {
             self.shared.failed(Failure::quick(StoreError::Timeout), *self.number.get_mut());
         }
     }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+enum Refusal {
+    NoConnection(StoreError),
+    Redis(RedisError),
 }
 
 /// Why a command failed.
@@ -255,10 +401,15 @@ impl From<RedisError> for Failure {
 
 impl Shared {
     /// Sends a command, and again after an upload when Redis does not know the script.
-    async fn run(self: &Arc<Self>, connection: &mut Connection, command: &Cmd) -> Result<Value, RedisError> {
+    async fn run(
+        self: &Arc<Self>,
+        connection: &mut Connection,
+        command: &Cmd,
+        preface: Preface,
+    ) -> Result<Value, RedisError> {
         loop {
-            let uploads = self.counters.uploads.load(Ordering::Acquire);
-            match connection.send(command).await {
+            let uploads = self.uploads.load(Ordering::Acquire);
+            match connection.send(command, preface).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                     // In a task of its own: whoever gives up does not leave it half done.
                     let (shared, connection) = (Arc::clone(self), connection.clone());
@@ -275,13 +426,19 @@ impl Shared {
     /// Uploads the script, unless somebody did since the `known` number of uploads.
     async fn upload(&self, mut connection: Connection, known: u64) -> Result<(), RedisError> {
         let _one_at_a_time = self.uploading.lock().await;
-        if self.counters.uploads.load(Ordering::Acquire) != known {
+        if self.uploads.load(Ordering::Acquire) != known {
             return Ok(());
         }
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(script::CODE).take();
-        connection.send(&load).await?;
-        self.counters.uploads.fetch_add(1, Ordering::Release);
+        connection.send(&load, Preface::None).await?;
+        self.uploads.fetch_add(1, Ordering::Release);
+        self.counters.uploads.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Where else to ask, if this is a node of a Cluster.
+    fn redirect(&self, error: &RedisError) -> Option<Redirect> {
+        if self.kind == Kind::Member { Redirect::of(error) } else { None }
     }
 
     /// The connection, once it is known whether there is one.
@@ -354,24 +511,39 @@ impl Shared {
     /// A new connection over which a charge went through.
     async fn connect(self: &Arc<Self>, number: u64, probe: &Cmd) -> Result<(Connection, Ended), Failure> {
         let too_late = |_| Failure::quick(StoreError::Timeout);
-        let dialled = timeout(self.connect_timeout, self.dial.connect()).await;
+        let dialled = timeout(self.connect_timeout, self.dialer.connect()).await;
         let (redis, meter, ended) = dialled.map_err(too_late)??;
         let mut connection = Connection { redis, meter, number };
-        timeout(self.deadline, self.run(&mut connection, probe)).await.map_err(too_late)??;
+        let probed = timeout(self.deadline, self.run(&mut connection, probe, Preface::None)).await;
+        match probed.map_err(too_late)? {
+            Ok(_) => {}
+            // It has lost the slot of the probe since: it answers, and knows where its slots are.
+            Err(error) if matches!(self.redirect(&error), Some(Redirect::Moved(_) | Redirect::Ask(_))) => {}
+            Err(error) => return Err(error.into()),
+        }
         Ok((connection, ended))
     }
 }
 
 impl Connection {
-    async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
-        let answer = self.redis.send_packed_command(command).await.and_then(Value::extract_error);
+    async fn send(&mut self, command: &Cmd, preface: Preface) -> Result<Value, RedisError> {
+        let answer = match preface {
+            Preface::None => self.redis.send_packed_command(command).await,
+            Preface::Asking => {
+                // Together, so that no other command comes between the two.
+                let mut both = redis::pipe();
+                both.cmd("ASKING").add_command(command.clone());
+                let answers = self.redis.send_packed_commands(&both, 0, 2).await;
+                answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
+            }
+        };
         self.meter.answered();
-        answer
+        answer.and_then(Value::extract_error)
     }
 
     /// What Redis does with our keys when its memory is full; none where it does not say.
     async fn eviction_policy(&mut self) -> Option<String> {
-        let info = self.send(redis::cmd("INFO").arg("memory")).await.ok()?;
+        let info = self.send(redis::cmd("INFO").arg("memory"), Preface::None).await.ok()?;
         let info: String = redis::from_redis_value(info).ok()?;
         info.lines()
             .find_map(|line| line.strip_prefix("maxmemory_policy:"))
@@ -385,7 +557,12 @@ async fn supervise(shared: Arc<Shared>, probe: Cmd) {
     let mut pause = FIRST_PAUSE;
     let mut warned = false;
     for number in 1.. {
-        match shared.connect(number, &probe).await {
+        let connected = tokio::select! {
+            connected = shared.connect(number, &probe) => connected,
+            // Whatever this attempt would have found, it is out of date.
+            () = shared.moved.notified() => continue,
+        };
+        match connected {
             Ok((mut connection, ended)) => {
                 let since = Instant::now();
                 shared.failures.store(0, Ordering::Relaxed);
@@ -421,8 +598,10 @@ async fn supervise(shared: Arc<Shared>, probe: Cmd) {
                 shared.state.send_replace(State::Down(error));
             }
         }
-        tokio::time::sleep(pause).await;
-        pause = LONGEST_PAUSE.min(pause * 2);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => pause = LONGEST_PAUSE.min(pause * 2),
+            () = shared.moved.notified() => pause = FIRST_PAUSE,
+        }
     }
 }
 

@@ -8,28 +8,41 @@
 //! hits -> keys and packed limits -> EVALSHA -> what was stored -> core -> verdicts
 //! ```
 //!
-//! [`link`] keeps the connection and knows when to give up on it. What happens to a request that Redis did not answer
-//! is its rules' business ([`Limiter`](crate::Limiter)).
+//! [`topology`] knows which Redis to ask: the one there is, the one that sentinels name, or the nodes of a Cluster. In a
+//! Cluster a request may have to be decided in several places ([`across`]). [`link`] keeps a connection and knows when
+//! to give up on it. What happens to a request that Redis did not answer is its rules' business
+//! ([`Limiter`](crate::Limiter)).
 
+mod across;
+mod address;
+mod cluster;
 mod config;
 mod link;
+mod part;
+mod probe;
 mod script;
+mod sentinel;
+pub(crate) mod slots;
 mod state;
 mod stream;
+mod topology;
 
-use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, Value};
-use smallvec::SmallVec;
-use tokio::sync::Semaphore;
-use tollgate_core::algorithm::{Demand, State};
-use tollgate_core::limit::{AlgorithmName, MAX_LOG_ENTRIES};
-use tollgate_core::{Enforcement, Hit, Limit, Micros, Space, Timestamp, Verdicts};
+use rustls::ClientConfig;
+use tokio::time::Instant;
+use tollgate_core::algorithm::State;
+use tollgate_core::limit::AlgorithmName;
+use tollgate_core::{Hit, Timestamp, Verdict, Verdicts};
 
-use self::link::Link;
+pub(crate) use self::address::{Place, at};
+use self::link::Counters;
+use self::part::Part;
 use self::script::{Reply, Verb};
-use self::stream::Dial;
+use self::topology::Topology;
 use super::{Store, StoreError, window};
 use crate::clock::Clock;
 pub use config::{RedisBuilder, RedisConfigError};
@@ -54,23 +67,23 @@ const MOST_HITS: usize = 1_000;
 /// ```
 #[derive(Debug)]
 pub struct RedisStore {
-    link: Link,
+    topology: Topology,
     sha: String,
     prefix: String,
+    deadline: Duration,
     clock: Clock,
-    permits: Semaphore,
-    max_in_flight: usize,
     /// How far Redis' clock is ahead of this process'.
     ahead: AtomicI64,
     clock_steps: AtomicU64,
     foreign: AtomicU64,
-    overloaded: AtomicU64,
+    stranded: Arc<AtomicU64>,
+    counters: Arc<Counters>,
 }
 
 /// What a [`RedisStore`] has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedisStats {
-    /// Whether decisions are made at Redis; if not, the breaker is open.
+    /// Whether decisions are made at Redis, in every part of a Cluster; if not, a breaker is open.
     pub up: bool,
     /// Decisions that wait for Redis.
     pub in_flight: usize,
@@ -86,55 +99,59 @@ pub struct RedisStats {
     pub clock_steps: u64,
     /// Values found under our keys that were not ours, and replaced.
     pub foreign: u64,
+    /// Parts of refused requests that stay charged in a Cluster, because they could not be undone.
+    pub stranded: u64,
 }
 
 impl RedisStore {
-    /// A store at a URL: `redis://[user:password@]host:port/db`, `rediss://…` with TLS, `unix:///path?db=0`.
+    /// A store at a URL: `redis://[user:password@]host:port/db`, `rediss://…` with TLS, `unix:///path?db=0`,
+    /// `redis-sentinel://host1,host2/name`, `redis-cluster://host1,host2`.
     pub fn builder(url: &str) -> RedisBuilder {
         RedisBuilder::new(url)
     }
 
-    async fn start(config: RedisBuilder, dial: Dial) -> Self {
+    async fn start(config: RedisBuilder, place: Place, tls: Option<Arc<ClientConfig>>) -> Self {
         let sha = redis::Script::new(script::CODE).get_hash().to_owned();
-        let link = Link::start(&config, dial, probe(&sha, &config.key_prefix));
+        let counters = Arc::new(Counters::default());
+        let topology = Topology::start(&config, place, tls, &sha, &counters).await;
         // Whatever came of it was logged; decisions ask again.
-        let _ = link.settled().await;
+        let _ = topology.settled().await;
         RedisStore {
-            link,
+            topology,
             sha,
             prefix: config.key_prefix,
+            deadline: config.deadline,
             clock: config.clock,
-            permits: Semaphore::new(config.max_in_flight),
-            max_in_flight: config.max_in_flight,
             ahead: AtomicI64::new(0),
             clock_steps: AtomicU64::new(0),
             foreign: AtomicU64::new(0),
-            overloaded: AtomicU64::new(0),
+            stranded: Arc::default(),
+            counters,
         }
     }
 
-    /// Whether Redis can be reached and makes decisions.
+    /// Whether Redis can be reached and makes decisions, in every part of a Cluster.
     ///
     /// # Errors
     ///
     /// Why not, as of the last attempt.
     pub async fn ready(&self) -> Result<(), StoreError> {
-        self.link.settled().await
+        self.topology.settled().await
     }
 
     /// What it has seen.
     pub fn stats(&self) -> RedisStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let link = self.link.counters();
         RedisStats {
-            up: self.link.is_up(),
-            in_flight: self.max_in_flight - self.permits.available_permits(),
-            connections: read(&link.connections),
-            outages: read(&link.outages),
-            uploads: read(&link.uploads),
-            overloaded: read(&self.overloaded),
+            up: self.topology.is_up(),
+            in_flight: self.topology.in_flight(),
+            connections: read(&self.counters.connections),
+            outages: read(&self.counters.outages),
+            uploads: read(&self.counters.uploads),
+            overloaded: read(&self.counters.overloaded),
             clock_steps: read(&self.clock_steps),
             foreign: read(&self.foreign),
+            stranded: read(&self.stranded),
         }
     }
 
@@ -148,8 +165,9 @@ impl RedisStore {
     /// The script's call to charge these hits, word for word, for whoever wants to measure Redis itself.
     #[doc(hidden)]
     pub fn charge_call(&self, hits: &[Hit<'_>]) -> Vec<Vec<u8>> {
-        let keys = Keys::of(hits, &self.prefix);
-        let call = command(&self.sha, Verb::Charge, None, hits, &keys, self.redis_time());
+        let parts = Part::of(hits, &self.prefix, part::Spread::None);
+        let Some(part) = parts.first() else { return Vec::new() };
+        let call = part.command(&self.sha, Verb::Charge, None, self.redis_time());
         let simple = |word: redis::Arg<&[u8]>| match word {
             redis::Arg::Simple(word) => word.to_vec(),
             _ => Vec::new(),
@@ -164,20 +182,7 @@ impl RedisStore {
     ///
     /// Redis could not be asked.
     pub async fn forget_all(&self) -> Result<(), StoreError> {
-        let mut cursor = "0".to_owned();
-        loop {
-            let deadline = self.link.deadline();
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(&cursor).arg("MATCH").arg(format!("{}:*", escaped(&self.prefix))).arg("COUNT").arg(500);
-            let (next, keys): (String, Vec<Vec<u8>>) = self.link.call(&scan, deadline, read).await?;
-            if !keys.is_empty() {
-                let _: u64 = self.link.call(redis::cmd("UNLINK").arg(keys), deadline, read).await?;
-            }
-            if next == "0" {
-                return Ok(());
-            }
-            cursor = next;
-        }
+        self.topology.forget(&format!("{}:*", escaped(&self.prefix)), self.deadline).await
     }
 
     async fn run(
@@ -186,48 +191,79 @@ impl RedisStore {
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
     ) -> Result<Timestamp, StoreError> {
-        if hits.is_empty() {
-            return Ok(self.clock.now());
-        }
         if hits.len() > MOST_HITS {
             return Err(StoreError::rejected("ERR"));
         }
-        let Ok(_permit) = self.permits.try_acquire() else {
-            self.overloaded.fetch_add(1, Ordering::Relaxed);
-            return Err(StoreError::Overloaded);
-        };
-        let keys = Keys::of(hits, &self.prefix);
-        let done = self.ask(verb, hits, &keys).await?;
-        self.clock_steps.fetch_add(done.clock_steps, Ordering::Relaxed);
-        self.foreign.fetch_add(done.foreign, Ordering::Relaxed);
-        done.verdicts(verb, hits, |index| keys.same(index), verdicts).ok_or(StoreError::Unreachable)?;
-        Ok(done.now)
+        let parts = Part::of(hits, &self.prefix, self.topology.spread());
+        match &parts[..] {
+            [] => Ok(self.clock.now()),
+            [part] => {
+                let done = self.ask(verb, part, self.deadline()).await?;
+                self.read(&done, verb, part, done.passes, verdicts)?;
+                Ok(done.now)
+            }
+            parts => self.run_across(verb, parts, verdicts).await,
+        }
+    }
+
+    /// When a decision that begins now must be made.
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.deadline
     }
 
     /// Calls the script; a second time when the calendar windows that were sent are not those of Redis' clock.
-    async fn ask(&self, verb: Verb, hits: &[Hit<'_>], keys: &Keys) -> Result<script::Done, StoreError> {
-        let injected = self.clock.injected();
-        let mut around = injected.unwrap_or_else(|| self.redis_time());
-        let deadline = self.link.deadline();
-        // A reset tells of no bucket.
-        let told = if verb == Verb::Reset { 0 } else { hits.len() };
+    async fn ask(
+        &self,
+        verb: Verb,
+        part: &Part<'_, '_>,
+        deadline: Instant,
+    ) -> Result<script::Done, StoreError> {
         for _ in 0..2 {
-            let call = command(&self.sha, verb, injected, hits, keys, around);
-            match self.link.call(&call, deadline, |value| Reply::read(value, told)).await? {
+            let call = self.call(verb, part);
+            let told = told(verb, part);
+            match self.topology.call(part.slot, &call, deadline, |value| Reply::read(value, told)).await? {
                 Reply::Done(done) => {
-                    self.note_time(done.now);
-                    if verb == Verb::Charge && done.passes && hits.iter().any(|hit| hit.demand.cost > 0) {
-                        self.link.wrote();
+                    self.note(&done);
+                    if verb == Verb::Charge && done.passes && part.hits.iter().any(|hit| hit.demand.cost > 0)
+                    {
+                        self.topology.wrote(part.slot);
                     }
                     return Ok(done);
                 }
-                Reply::OtherTime(now) => {
-                    self.note_time(now);
-                    around = now;
-                }
+                Reply::OtherTime(now) => self.note_time(now),
             }
         }
         Err(StoreError::Unreachable)
+    }
+
+    /// The script's call for a part of a request.
+    fn call(&self, verb: Verb, part: &Part<'_, '_>) -> Cmd {
+        let injected = self.clock.injected();
+        let around = injected.unwrap_or_else(|| self.redis_time());
+        let mut call = part.command(&self.sha, verb, injected, around);
+        if let Verb::Undo(charged_at) = verb {
+            call.arg(charged_at.as_micros());
+        }
+        call
+    }
+
+    /// The verdicts on a part of a request, given whether the whole stands.
+    fn read(
+        &self,
+        done: &script::Done,
+        verb: Verb,
+        part: &Part<'_, '_>,
+        stands: bool,
+        verdicts: &mut Verdicts,
+    ) -> Result<(), StoreError> {
+        let read = done.verdicts(verb, &part.hits, |index| part.keys.same(index), stands, verdicts);
+        read.ok_or(StoreError::Unreachable)
+    }
+
+    fn note(&self, done: &script::Done) {
+        self.note_time(done.now);
+        self.clock_steps.fetch_add(done.clock_steps, Ordering::Relaxed);
+        self.foreign.fetch_add(done.foreign, Ordering::Relaxed);
     }
 
     /// What Redis' clock says, as far as this process knows.
@@ -240,77 +276,9 @@ impl RedisStore {
     }
 }
 
-/// The keys of a request, one after the other.
-#[derive(Debug)]
-struct Keys {
-    bytes: Vec<u8>,
-    places: SmallVec<[Range<usize>; 4]>,
-}
-
-impl Keys {
-    fn of(hits: &[Hit<'_>], prefix: &str) -> Self {
-        let mut keys = Keys { bytes: Vec::with_capacity(64 * hits.len()), places: SmallVec::new() };
-        for hit in hits {
-            let from = keys.bytes.len();
-            hit.key.encode(prefix, &mut keys.bytes);
-            keys.places.push(from..keys.bytes.len());
-        }
-        keys
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.places.iter().map(|place| &self.bytes[place.clone()])
-    }
-
-    /// The first hit before this one that has the same key.
-    fn same(&self, index: usize) -> Option<usize> {
-        let key = &self.bytes[self.places[index].clone()];
-        self.iter().take(index).position(|earlier| earlier == key)
-    }
-}
-
-/// The script's call.
-fn command(
-    sha: &str,
-    verb: Verb,
-    injected: Option<Timestamp>,
-    hits: &[Hit<'_>],
-    keys: &Keys,
-    around: Timestamp,
-) -> Cmd {
-    let mut call = Cmd::with_capacity(5 + 2 * hits.len(), 96 + 128 * hits.len());
-    call.arg("EVALSHA").arg(sha).arg(hits.len());
-    keys.iter().for_each(|key| {
-        call.arg(key);
-    });
-    call.arg(verb.as_str());
-    match injected {
-        Some(now) => call.arg(now.as_micros()),
-        None => call.arg(""),
-    };
-    let mut packed = Vec::with_capacity(64);
-    for hit in hits {
-        packed.clear();
-        script::pack(hit, around, &mut packed);
-        call.arg(packed.as_slice());
-    }
-    call
-}
-
-/// A charge of buckets of our own, which proves that Redis takes charges. It is never refused, so it always writes, and
-/// a log is among them: that uses every kind of command.
-fn probe(sha: &str, prefix: &str) -> Cmd {
-    let second = Micros::new(1_000_000);
-    let limits = [Limit::new(1_000_000, second), Limit::sliding_window_log(MAX_LOG_ENTRIES, second)]
-        .map(|limit| limit.expect("both are in range"));
-    let spaces = limits.each_ref().map(|limit| Space::ad_hoc(limit.algorithm_name()));
-    let demand = Demand { cost: 1, patience: Micros::MAX };
-    let hit = |(limit, space)| {
-        let space: &Space = space;
-        Hit { key: space.named("tollgate probe"), limit, demand, enforcement: Enforcement::Enforce }
-    };
-    let hits: Vec<Hit<'_>> = limits.iter().zip(&spaces).map(hit).collect();
-    command(sha, Verb::Charge, None, &hits, &Keys::of(&hits, prefix), Timestamp::default())
+/// Of how many buckets the script tells; a reset tells of none.
+fn told(verb: Verb, part: &Part<'_, '_>) -> usize {
+    if verb == Verb::Reset { 0 } else { part.hits.len() }
 }
 
 /// An answer of a type that is known.
@@ -337,6 +305,15 @@ impl Store for RedisStore {
         self.run(Verb::Refund, hits, verdicts).await
     }
 
+    async fn undo(
+        &self,
+        hits: &[Hit<'_>],
+        charged: &[Verdict],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        self.undo_each(hits, charged, verdicts).await
+    }
+
     async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
         self.run(Verb::Reset, hits, verdicts).await
     }
@@ -347,19 +324,19 @@ impl Store for RedisStore {
 
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
         let key = self.key(hit);
-        let (algorithm, deadline) = (hit.limit.algorithm_name(), self.link.deadline());
+        let (algorithm, deadline) = (hit.limit.algorithm_name(), self.deadline());
+        let (topology, slot) = (&self.topology, slots::slot(&key));
         // What is of another kind was written by another algorithm, or by somebody else: there is no bucket.
-        let kind = redis::cmd("TYPE").arg(&key).take();
-        let kind: String = self.link.call(&kind, deadline, read).await?;
+        let kind: String = topology.call(slot, redis::cmd("TYPE").arg(&key), deadline, read).await?;
         let state = match (algorithm, kind.as_str()) {
             (AlgorithmName::SlidingWindowLog, "list") => {
                 let list = redis::cmd("LRANGE").arg(key).arg(0).arg(-1).take();
-                let elements: Vec<Vec<u8>> = self.link.call(&list, deadline, read).await?;
+                let elements: Vec<Vec<u8>> = topology.call(slot, &list, deadline, read).await?;
                 state::decode_log(&elements)
             }
             (_, "string") => {
                 let get = redis::cmd("GET").arg(key).take();
-                let bytes: Option<Vec<u8>> = self.link.call(&get, deadline, read).await?;
+                let bytes: Option<Vec<u8>> = topology.call(slot, &get, deadline, read).await?;
                 bytes.and_then(|bytes| state::decode(algorithm, &bytes))
             }
             _ => None,

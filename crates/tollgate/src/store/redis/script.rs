@@ -23,6 +23,8 @@ pub(super) enum Verb {
     Charge,
     Peek,
     Refund,
+    /// Of a charge at this instant.
+    Undo(Timestamp),
     Reset,
 }
 
@@ -32,6 +34,7 @@ impl Verb {
             Verb::Charge => "charge",
             Verb::Peek => "peek",
             Verb::Refund => "refund",
+            Verb::Undo(_) => "undo",
             Verb::Reset => "reset",
         }
     }
@@ -136,12 +139,14 @@ enum Seen<'h> {
 impl Done {
     /// The verdict on each hit: what core says to what was stored, at the script's instant.
     ///
-    /// `same` tells which earlier hit has the same key. None when the answer makes no sense.
+    /// `same` tells which earlier hit has the same key. Of a request over several slots each has a call of its own, and
+    /// `stands` says what came of all. None when the answer makes no sense.
     pub(super) fn verdicts<'h>(
         &self,
         verb: Verb,
-        hits: &[Hit<'h>],
+        hits: &[&Hit<'h>],
         same: impl Fn(usize) -> Option<usize>,
+        stands: bool,
         verdicts: &mut Verdicts,
     ) -> Option<()> {
         let mut seen: SmallVec<[Seen<'h>; 4]> = SmallVec::new();
@@ -158,15 +163,15 @@ impl Done {
             };
             asked.push((place, seen[place].ask(verb, hit)));
         }
-        let refuses = |(hit, (place, answer)): (&Hit<'_>, &(usize, Answer))| {
+        let refuses = |(hit, (place, answer)): (&&Hit<'_>, &(usize, Answer))| {
             hit.enforcement == Enforcement::Enforce && !seen[*place].allows(*answer)
         };
-        if hits.iter().zip(&asked).any(refuses) == self.passes && verb != Verb::Refund && verb != Verb::Reset
-        {
+        let decides = matches!(verb, Verb::Charge | Verb::Peek);
+        if decides && hits.iter().zip(&asked).any(refuses) == self.passes {
             return None; // the script and core disagree: neither is to be believed
         }
         for (hit, (place, answer)) in hits.iter().zip(&asked) {
-            seen[*place].settle(verb, hit, *answer, self.passes);
+            seen[*place].settle(verb, hit, *answer, stands);
         }
         verdicts.extend(asked.iter().map(|(place, answer)| seen[*place].verdict(*answer)));
         Some(())
@@ -202,12 +207,15 @@ impl Seen<'_> {
     }
 
     /// Does to the bucket what the script did.
-    fn settle(&mut self, verb: Verb, hit: &Hit<'_>, answer: Answer, passes: bool) {
+    fn settle(&mut self, verb: Verb, hit: &Hit<'_>, answer: Answer, stands: bool) {
         let Seen::Bucket { bucket, known, .. } = self else { return };
-        let charged = answer.allowed() && (passes || hit.enforcement == Enforcement::Shadow);
+        let charged = answer.allowed() && (stands || hit.enforcement == Enforcement::Shadow);
         match verb {
             Verb::Charge if charged => bucket.take(hit.demand.cost),
             Verb::Refund if *known => bucket.refund(hit.demand.cost),
+            Verb::Undo(charged_at) if *known => {
+                bucket.undo(hit.demand.cost, charged_at);
+            }
             _ => {}
         }
     }
@@ -232,6 +240,7 @@ fn log_numbers(hit: &Hit<'_>, bytes: &[u8]) -> Option<Verdict> {
     let (_, allowed, remaining) = (fields.byte()?, fields.byte()? == 1, fields.number()?);
     let mut wait = || fields.signed().map(|wait| u64::try_from(wait).ok().map(Micros::new));
     let (retry_after, reset_after, more_after) = (wait()?, wait()?.unwrap_or(Micros::ZERO), wait()?);
-    let limit = hit.limit.capacity();
-    Some(Verdict { allowed, limit, remaining, retry_after, reset_after, delay: Micros::ZERO, more_after })
+    let at = Timestamp::from_micros(fields.signed()?);
+    let (limit, delay) = (hit.limit.capacity(), Micros::ZERO);
+    Some(Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, at })
 }

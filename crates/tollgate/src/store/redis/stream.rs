@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -14,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
+
+use super::address::at;
 
 /// More than all answers that can be waited for at once, and many times the longest log; whoever sends more is no Redis,
 /// or mad.
@@ -40,15 +42,41 @@ impl Meter {
 /// Done when a connection has ended.
 pub(super) type Ended = oneshot::Receiver<()>;
 
+/// A connection that has said hello, the bytes read over it, and when it has ended.
+pub(super) type Dialled = (MultiplexedConnection, Meter, Ended);
+
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Dial {
+    /// The same at another address.
+    pub(super) fn to(&self, host: &str, port: u16) -> Self {
+        Dial { info: at(&self.info, host, port), tls: self.tls.clone() }
+    }
+
+    /// Its address as it may be shown and compared: `redis://host:port`.
+    pub(super) fn shown(&self) -> String {
+        let scheme = if self.tls.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://{}", self.info.addr())
+    }
+
+    /// The host, where there is one.
+    pub(super) fn host(&self) -> &str {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+            _ => "",
+        }
+    }
+
+    /// A connection for messages, and the bytes read over it.
+    pub(super) async fn listen(&self) -> RedisResult<(PubSub, Meter)> {
+        let (stream, meter) = self.metered().await?;
+        Ok((PubSub::new(self.info.redis_settings(), stream).await?, meter))
+    }
+
     /// A connection that has said hello: AUTH, SELECT.
-    /// The third tells when it has ended.
-    pub(super) async fn connect(&self) -> RedisResult<(MultiplexedConnection, Meter, Ended)> {
-        let meter = Meter::default();
-        let stream = Metered { stream: self.stream().await?, meter: meter.clone() };
+    pub(super) async fn connect(&self) -> RedisResult<Dialled> {
+        let (stream, meter) = self.metered().await?;
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(self.info.redis_settings(), stream, config).await?;
@@ -59,6 +87,11 @@ impl Dial {
             drop(ending);
         });
         Ok((connection, meter, ended))
+    }
+
+    async fn metered(&self) -> RedisResult<(Metered, Meter)> {
+        let meter = Meter::default();
+        Ok((Metered { stream: self.stream().await?, meter: meter.clone() }, meter))
     }
 
     async fn stream(&self) -> io::Result<Box<dyn Stream>> {

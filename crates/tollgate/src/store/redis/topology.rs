@@ -1,0 +1,177 @@
+//! Which Redis to ask.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use rustls::ClientConfig;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::address::Place;
+use super::cluster::{Cluster, Node};
+use super::config::RedisBuilder;
+use super::link::{Counters, Kind, Link, Target};
+use super::part::Spread;
+use super::probe::probe;
+use super::read;
+use super::sentinel::{Dialer, Sentinels};
+use super::slots;
+use super::stream::Dial;
+use crate::store::StoreError;
+
+/// How many keys to look for at once.
+const SCAN_COUNT: usize = 500;
+
+/// One Redis, the one that sentinels name, or many.
+#[derive(Debug)]
+pub(super) enum Topology {
+    One(Link),
+    Sentinel {
+        link: Arc<Link>,
+        /// They end with the store.
+        _listeners: JoinSet<()>,
+    },
+    Cluster(Arc<Cluster>),
+}
+
+impl Topology {
+    /// Begins to connect.
+    pub(super) async fn start(
+        config: &RedisBuilder,
+        place: Place,
+        tls: Option<Arc<ClientConfig>>,
+        sha: &str,
+        counters: &Arc<Counters>,
+    ) -> Self {
+        let dial = |info| Dial { info, tls: tls.clone() };
+        let whole = |dialer| {
+            let target = Target { shown: config.shown(), dialer, kind: Kind::Whole };
+            Link::start(config, target, probe(sha, &config.key_prefix, &|_| true), Arc::clone(counters))
+        };
+        match place {
+            Place::One(info) => Topology::One(whole(Dialer::Fixed(Box::new(dial(info))))),
+            Place::Sentinel { sentinels, name, node } => {
+                let sentinels = sentinels.into_iter().map(&dial).collect();
+                let patience = config.connect_timeout;
+                let sentinels = Arc::new(Sentinels { sentinels, name, node: dial(node), patience });
+                let link = Arc::new(whole(Dialer::Sentinels(Arc::clone(&sentinels))));
+                let listeners = sentinels.listen(&link);
+                Topology::Sentinel { link, _listeners: listeners }
+            }
+            Place::Cluster(nodes) => {
+                let (sha, prefix) = (sha.to_owned(), config.key_prefix.clone());
+                let probe = Box::new(move |has: &dyn Fn(u16) -> bool| probe(&sha, &prefix, has));
+                let seeds = nodes.into_iter().map(dial).collect();
+                let cluster = Cluster::start(config, seeds, probe, Arc::clone(counters)).await;
+                Topology::Cluster(Arc::new(cluster))
+            }
+        }
+    }
+
+    /// Sends a command about keys of one slot, and waits for its answer until the deadline.
+    pub(super) async fn call<T>(
+        &self,
+        slot: u16,
+        command: &Cmd,
+        deadline: Instant,
+        read: impl Fn(Value) -> Option<T>,
+    ) -> Result<T, StoreError> {
+        match self {
+            Topology::One(link) => link.call(command, deadline, read).await,
+            Topology::Sentinel { link, .. } => match link.call(command, deadline, &read).await {
+                // It was the primary, and has done nothing; the link looks for the new one.
+                Err(StoreError::Rejected { code: "READONLY" }) => link.call(command, deadline, read).await,
+                answer => answer,
+            },
+            Topology::Cluster(cluster) => cluster.call(slot, command, deadline, read).await,
+        }
+    }
+
+    /// Whether keys may lie in different places.
+    pub(super) const fn spread(&self) -> Spread {
+        match self {
+            Topology::One(_) | Topology::Sentinel { .. } => Spread::None,
+            Topology::Cluster(_) => Spread::Slots,
+        }
+    }
+
+    /// A charge was written in a slot.
+    pub(super) fn wrote(&self, slot: u16) {
+        match self {
+            Topology::One(link) => link.wrote(),
+            Topology::Sentinel { link, .. } => link.wrote(),
+            Topology::Cluster(cluster) => cluster.wrote(slot),
+        }
+    }
+
+    /// Waits for the outcome of the first attempt to connect, to all there are.
+    pub(super) async fn settled(&self) -> Result<(), StoreError> {
+        match self {
+            Topology::One(link) => link.settled().await,
+            Topology::Sentinel { link, .. } => link.settled().await,
+            Topology::Cluster(cluster) => {
+                for node in cluster.nodes() {
+                    node.link.settled().await?;
+                }
+                if cluster.is_covered() { Ok(()) } else { Err(StoreError::Unreachable) }
+            }
+        }
+    }
+
+    /// Whether decisions are made everywhere.
+    pub(super) fn is_up(&self) -> bool {
+        match self {
+            Topology::One(link) => link.is_up(),
+            Topology::Sentinel { link, .. } => link.is_up(),
+            Topology::Cluster(cluster) => {
+                cluster.is_covered() && cluster.nodes().iter().all(|node| node.link.is_up())
+            }
+        }
+    }
+
+    /// How many decisions wait.
+    pub(super) fn in_flight(&self) -> usize {
+        match self {
+            Topology::One(link) => link.in_flight(),
+            Topology::Sentinel { link, .. } => link.in_flight(),
+            Topology::Cluster(cluster) => cluster.nodes().iter().map(|node| node.link.in_flight()).sum(),
+        }
+    }
+
+    /// Deletes every key of a pattern, wherever it is.
+    pub(super) async fn forget(&self, pattern: &str, patience: Duration) -> Result<(), StoreError> {
+        match self {
+            Topology::One(link) => self.forget_at(link, pattern, patience).await,
+            Topology::Sentinel { link, .. } => self.forget_at(link, pattern, patience).await,
+            Topology::Cluster(cluster) => {
+                for node in cluster.nodes() {
+                    let node: &Node = &node;
+                    self.forget_at(&node.link, pattern, patience).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn forget_at(&self, link: &Link, pattern: &str, patience: Duration) -> Result<(), StoreError> {
+        let mut cursor = "0".to_owned();
+        loop {
+            let deadline = Instant::now() + patience;
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
+            let (next, mut keys): (String, Vec<Vec<u8>>) = link.call(&scan, deadline, read).await?;
+            keys.sort_by_key(|key| slots::slot(key));
+            let same_place =
+                |a: &Vec<u8>, b: &Vec<u8>| self.spread() == Spread::None || slots::slot(a) == slots::slot(b);
+            for keys in keys.chunk_by(same_place) {
+                let unlink = redis::cmd("UNLINK").arg(keys).take();
+                let _: u64 = self.call(slots::slot(&keys[0]), &unlink, deadline, read).await?;
+            }
+            if next == "0" {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A request whose tiers lie in different slots of a Cluster, when something happens between its two round trips.
+
+use std::env;
+use std::io::Write as _;
+use std::num::NonZeroU32;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+use tollgate::core::rule::FailurePolicy;
+use tollgate::{Clock, Descriptor, Limiter, Micros, Outcome, RedisStore, rules};
+use tollgate_tests::fault_proxy::Mode;
+use tollgate_tests::poll;
+use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
+
+use crate::node::{UNHURRIED, USUAL, listen_to_logs};
+
+/// The node that a child of this program connects to, in its environment.
+const ORDERS: &str = "TOLLGATE_ACROSS_NODE";
+const CAPACITY: u64 = 100_000;
+
+/// Two tiers; both buckets are wherever their names put them.
+const RULES: &str = r#"
+rules:
+  - { name: user, key: "user:{user_id}", limit: 1/d burst 1 }
+  - { name: shared, key: "pool:{pool}", limit: 1/d burst 100000, on_store_failure: POLICY }
+"#;
+
+struct Two {
+    limiter: Limiter<RedisStore>,
+    cluster: RedisCluster,
+    /// The node of the tier that all share.
+    shared: usize,
+    pool: String,
+}
+
+fn request<'a>(user: &'a str, pool: &'a str) -> Descriptor<'a> {
+    Descriptor::new().with("user_id", user).with("pool", pool)
+}
+
+async fn limiter(url: &str, deadline: Duration, policy: &str) -> Limiter<RedisStore> {
+    let store = RedisStore::builder(url).deadline(deadline).connect().await.unwrap();
+    store.ready().await.unwrap();
+    Limiter::new(rules::parse("rules.yaml", &RULES.replace("POLICY", policy)).unwrap(), store)
+}
+
+impl Two {
+    async fn start(deadline: Duration, policy: &str) -> Self {
+        listen_to_logs();
+        let cluster = RedisCluster::start(Replicas::None).await;
+        let limiter = limiter(&cluster.url(), deadline, policy).await;
+        let pool = "p".to_owned();
+        let two = Two { limiter, cluster, shared: 0, pool };
+        let shared = two.primary_of(1, &request("anybody", &two.pool)).await;
+        Two { shared, ..two }
+    }
+
+    /// The node that has the bucket of a rule.
+    async fn primary_of(&self, rule: usize, request: &Descriptor<'_>) -> usize {
+        let rules = self.limiter.rules();
+        let limited = rules.limited(request, 1, Micros::MAX);
+        let key = String::from_utf8(self.limiter.store().key(&limited.hits[rule])).unwrap();
+        let slot = self.cluster.nodes[0].server.command(&["CLUSTER", "KEYSLOT", &key]).await;
+        self.cluster.primary_of(redis::from_redis_value(slot).unwrap())
+    }
+
+    /// A user whose bucket is in another shard than the shared one.
+    async fn elsewhere(&self) -> String {
+        for number in 0.. {
+            let user = format!("u{number}");
+            if self.primary_of(0, &request(&user, &self.pool)).await != self.shared {
+                return user;
+            }
+        }
+        unreachable!("two thirds of all users are elsewhere")
+    }
+
+    /// The same with its only token spent.
+    async fn spent(&self) -> String {
+        let user = self.elsewhere().await;
+        assert!(self.limiter.check(&request(&user, &self.pool), 1).await.allowed());
+        user
+    }
+
+    async fn left(&self) -> u64 {
+        poll::until("the shared tier to be known", async || {
+            let answer = self.limiter.peek(&request("looks on", &self.pool), 1).await;
+            let tier = answer.tiers().iter().find(|tier| tier.verdict.limit == CAPACITY)?;
+            tier.instead.is_none().then_some(tier.verdict.remaining)
+        })
+        .await
+    }
+}
+
+#[tokio::test]
+async fn a_tier_that_refuses_leaves_the_one_in_another_slot_as_it_was() {
+    let two = Two::start(UNHURRIED, "open").await;
+    let user = two.spent().await;
+    let before = two.left().await;
+    for _ in 0..50 {
+        let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
+        assert_eq!((answer.outcome(), answer.rule()), (Outcome::Refused, Some("user")));
+        let shared = answer.tiers().iter().find(|tier| tier.verdict.limit == CAPACITY).unwrap();
+        assert_eq!(shared.verdict.remaining, before, "told as if nothing was charged");
+    }
+    assert_eq!(two.left().await, before);
+    assert_eq!(two.limiter.store().stats().stranded, 0);
+}
+
+#[tokio::test]
+async fn a_lost_reply_is_never_charged_twice_and_the_other_slot_is_undone() {
+    let two = Two::start(USUAL, "closed").await;
+    let user = two.elsewhere().await;
+    let before = two.left().await;
+    two.cluster.nodes[two.shared].proxy.set(Mode::DropReplies).await;
+    let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
+    assert_eq!(answer.outcome(), Outcome::Unavailable);
+    two.cluster.nodes[two.shared].proxy.set(Mode::Pass).await;
+    let after = two.left().await;
+    assert!(after == before || after == before - 1, "{after} of {before}");
+    // The token of the user came back: what it was asked with did not pass.
+    let asked = poll::until("the user's token", async || {
+        let answer = two.limiter.check(&request(&user, "another"), 1).await;
+        answer.allowed().then_some(answer.degraded().is_none())
+    });
+    assert!(asked.await);
+}
+
+#[tokio::test]
+async fn a_shard_that_is_gone_degrades_its_own_tier_and_the_other_still_decides() {
+    let two = Two::start(USUAL, "open").await;
+    let user = two.elsewhere().await;
+    two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
+    let passed = poll::until("the shard to be missed", async || {
+        let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
+        answer.degraded().is_some().then_some(answer)
+    })
+    .await;
+    assert!(passed.allowed());
+    assert_eq!(passed.degraded().unwrap().policy, FailurePolicy::Open);
+    assert_eq!((passed.rule(), passed.remaining()), (Some("user"), Some(0)), "the user's tier speaks");
+    let refused = two.limiter.check(&request(&user, &two.pool), 1).await;
+    assert_eq!((refused.outcome(), refused.rule()), (Outcome::Refused, Some("user")), "and refuses");
+}
+
+#[tokio::test]
+async fn a_closed_tier_whose_shard_is_gone_leaves_the_other_uncharged() {
+    let two = Two::start(USUAL, "closed").await;
+    let user = two.elsewhere().await;
+    two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
+    for _ in 0..30 {
+        let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
+        assert_eq!(answer.outcome(), Outcome::Unavailable);
+    }
+    let alone = two.limiter.check(&request(&user, "a pool that is never asked for"), 1).await;
+    assert!(alone.tiers()[0].verdict.allowed, "the user's token was not taken: {alone:?}");
+}
+
+#[tokio::test]
+async fn a_share_that_refuses_while_its_shard_is_gone_gives_the_other_tier_back() {
+    let two = Two::start(USUAL, "local").await;
+    // One of a hundred thousand nodes: its share is one.
+    let nodes = NonZeroU32::new(100_000).unwrap();
+    let limiter = limiter(&two.cluster.url(), USUAL, "local").await.with_nodes(nodes);
+    let user = two.elsewhere().await;
+    two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
+    let others = ["someone", "else"].map(|user| user.to_owned());
+    for other in &others {
+        limiter.check(&request(other, &two.pool), 1).await; // the share is spent
+    }
+    let refused = limiter.check(&request(&user, &two.pool), 1).await;
+    assert_eq!((refused.outcome(), refused.rule()), (Outcome::Refused, Some("shared")));
+    two.cluster.nodes[two.shared].proxy.set(Mode::Pass).await;
+    let passed = poll::until("the shard", async || {
+        let answer = limiter.check(&request(&user, &two.pool), 1).await;
+        answer.degraded().is_none().then_some(answer)
+    })
+    .await;
+    assert!(passed.allowed(), "the user's token was given back");
+}
+
+#[tokio::test]
+async fn whoever_gives_up_half_way_strands_nothing() {
+    let two = Two::start(UNHURRIED, "open").await;
+    let user = two.spent().await;
+    let before = two.left().await;
+    two.cluster.nodes[two.shared].proxy.set(Mode::Delay(Duration::from_millis(30))).await;
+    for _ in 0..20 {
+        let request = request(&user, &two.pool);
+        let check = two.limiter.check(&request, 1);
+        let cancelled = tokio::time::timeout(Duration::from_millis(5), check).await;
+        assert!(cancelled.is_err(), "the reply takes 30 ms");
+    }
+    two.cluster.nodes[two.shared].proxy.set(Mode::Pass).await;
+    poll::until("everything to be undone", async || (two.left().await == before).then_some(())).await;
+}
+
+/// Nothing to do, unless the test below started this process: asks for what is refused, over and over.
+#[tokio::test]
+async fn is_what_it_was_told_to_be() {
+    let Ok(orders) = env::var(ORDERS) else { return };
+    let [url, user, pool] = orders.split(' ').collect::<Vec<_>>()[..] else { panic!("{orders}") };
+    let limiter = limiter(url, UNHURRIED, "open").await;
+    let mut out = std::io::stdout();
+    writeln!(out, "ready").unwrap();
+    out.flush().unwrap();
+    for _ in 0..1_000_000 {
+        limiter.check(&request(user, pool), 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_killed_200_times_between_reserve_and_undo_strands_at_most_one_request_each_time() {
+    const KILLS: u64 = 200;
+    const AT_ONCE: u64 = 4;
+    let two = Two::start(UNHURRIED, "open").await;
+    let user = two.spent().await;
+    let before = two.left().await;
+    let mut killed = 0;
+    while killed < KILLS {
+        let mut children = Vec::new();
+        for _ in 0..AT_ONCE {
+            let mut child = Command::new(env::current_exe().unwrap())
+                .args(["--exact", "across::is_what_it_was_told_to_be", "--quiet", "--nocapture"])
+                .env(ORDERS, format!("{} {user} {}", two.cluster.url(), two.pool))
+                .stdout(Stdio::piped())
+                .kill_on_drop(true)
+                .spawn()
+                .unwrap();
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            children.push((child, lines));
+        }
+        for (child, lines) in &mut children {
+            while lines.next_line().await.unwrap().unwrap() != "ready" {}
+            // It is in the middle of something by then, each time of something else.
+            Clock::system().sleep(Micros::new(1_000 + killed * 37 % 3_000)).await;
+            child.kill().await.unwrap();
+            killed += 1;
+        }
+    }
+    let stranded = before - two.left().await;
+    assert!(stranded <= killed, "{stranded} stranded by {killed} kills");
+    println!("{killed} kills stranded {stranded} requests");
+}

@@ -1,0 +1,210 @@
+//! A Cluster that loses nodes, moves slots and comes apart.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tollgate::core::Space;
+use tollgate::core::algorithm::Demand;
+use tollgate::core::limit::AlgorithmName;
+use tollgate::core::{Enforcement, Hit};
+use tollgate::{Clock, Descriptor, Gate, Limiter, Micros, RedisStore, StoreError, rules};
+use tollgate_tests::fault_proxy::Mode;
+use tollgate_tests::poll;
+use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
+use tollgate_tests::redis_server::text;
+
+use crate::node::{CAPACITY, RECOVERED_WITHIN, UNHURRIED, USUAL, listen_to_logs, logged, slow_limit};
+
+/// A gate of [`CAPACITY`] over a Cluster.
+struct Fleet {
+    gate: Arc<Gate<RedisStore>>,
+    cluster: RedisCluster,
+}
+
+impl Fleet {
+    async fn start(replicas: Replicas, deadline: Duration) -> Self {
+        listen_to_logs();
+        let cluster = RedisCluster::start(replicas).await;
+        let store = RedisStore::builder(&cluster.url()).deadline(deadline).connect().await.unwrap();
+        store.ready().await.unwrap();
+        Fleet { gate: Arc::new(Gate::new(slow_limit(), store)), cluster }
+    }
+
+    /// A name whose bucket was given to a primary.
+    async fn name(&self, primary: usize) -> String {
+        let (limit, space) = (slow_limit(), Space::ad_hoc(AlgorithmName::TokenBucket));
+        let demand = Demand { cost: 1, patience: Micros::MAX };
+        for number in 0.. {
+            let name = format!("name {number}");
+            let key = space.named(&name);
+            let hit = Hit { key, limit: &limit, demand, enforcement: Enforcement::Enforce };
+            let key = String::from_utf8(self.gate.store().key(&hit)).unwrap();
+            let slot = self.cluster.nodes[0].server.command(&["CLUSTER", "KEYSLOT", &key]).await;
+            if self.cluster.primary_of(redis::from_redis_value(slot).unwrap()) == primary {
+                return name.clone();
+            }
+        }
+        unreachable!("a third of all names are there")
+    }
+
+    async fn recovered(&self, name: &str) -> Duration {
+        let since = Instant::now();
+        poll::within(RECOVERED_WITHIN, "the slot to be served again", async || {
+            self.gate.allow(name).await.ok()
+        })
+        .await;
+        since.elapsed()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_loss_of_a_primary_is_followed_and_the_other_shards_never_notice() {
+    let mut fleet = Fleet::start(Replicas::One, UNHURRIED).await;
+    let (lost, other) = (fleet.name(0).await, fleet.name(1).await);
+    fleet.gate.allow(&lost).await.unwrap();
+    fleet.cluster.nodes[0].server.kill();
+    let killed = Instant::now();
+    let mut elsewhere: u64 = 0;
+    poll::within(Duration::from_secs(30), "the replica to be promoted", async || {
+        assert!(fleet.gate.allow(&other).await.is_ok(), "another shard failed");
+        elsewhere += 1;
+        fleet.cluster.nodes[3].is_primary().await.then_some(())
+    })
+    .await;
+    let promoted = killed.elapsed();
+    let followed = fleet.recovered(&lost).await;
+    assert!(fleet.gate.store().stats().stranded == 0);
+    println!(
+        "promoted {promoted:?} after the kill, followed {followed:?} later, {elsewhere} decisions elsewhere meanwhile"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_shard_that_is_silent_degrades_only_its_own_keys() {
+    let fleet = Fleet::start(Replicas::None, USUAL).await;
+    let (lost, other) = (fleet.name(0).await, fleet.name(1).await);
+    fleet.cluster.nodes[0].proxy.set(Mode::Blackhole).await;
+    let mut paid = 0;
+    poll::until("the shard's breaker to open", async || {
+        paid += 1;
+        let asked = Instant::now();
+        assert!(fleet.gate.allow(&lost).await.is_err());
+        let waited = asked.elapsed();
+        // The others are asked in between, and answered.
+        poll::until("the other shard", async || fleet.gate.allow(&other).await.ok()).await;
+        (waited < USUAL / 10).then_some(())
+    })
+    .await;
+    assert!(paid <= 60, "{paid} requests waited for the silent shard");
+    let asked = Instant::now();
+    for _ in 0..200 {
+        assert!(fleet.gate.allow(&lost).await.is_err());
+    }
+    assert!(asked.elapsed() < USUAL * 40, "200 decisions took {:?}", asked.elapsed());
+    fleet.cluster.nodes[0].proxy.set(Mode::Pass).await;
+    let recovered = fleet.recovered(&lost).await;
+    println!("{paid} requests paid the deadline, recovered {recovered:?} after it healed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moving_1000_slots_under_load_fails_no_decision_and_charges_none_twice() {
+    const MOVED: u16 = 1_000;
+    const PER_SECOND: u64 = 2_000;
+    let cluster = RedisCluster::start(Replicas::None).await;
+    let store = RedisStore::builder(&cluster.url()).deadline(UNHURRIED).connect().await.unwrap();
+    store.ready().await.unwrap();
+    // Two buckets of one user lie in one slot: while it moves, one may be here and the other there.
+    let rules = "rules:
+      - { name: a, key: 'user:{user_id}', limit: 1/d burst 100000 }
+      - { name: b, key: 'user:{user_id}', limit: 1/d burst 50000 }";
+    let limiter = Arc::new(Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store));
+    let admitted: Arc<Vec<AtomicU64>> = Arc::new((0..2_000).map(|_| AtomicU64::new(0)).collect());
+    let done = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = (0..8_u64)
+        .map(|worker| {
+            let (limiter, admitted, done) = (limiter.clone(), admitted.clone(), done.clone());
+            tokio::spawn(async move {
+                let clock = Clock::system();
+                let start = clock.now();
+                let mut decided: u64 = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let due = start.after(Micros::new(decided * 8 * 1_000_000 / PER_SECOND));
+                    let wait = due.as_micros() - clock.now().as_micros();
+                    clock.sleep(Micros::new(u64::try_from(wait).unwrap_or(0))).await;
+                    let place = usize::try_from(decided * 8 + worker).unwrap() % admitted.len();
+                    let request = Descriptor::new().with("user_id", place.to_string());
+                    let answer = limiter.check(&request, 1).await;
+                    assert!(answer.allowed() && answer.degraded().is_none(), "{answer:?}");
+                    admitted[place].fetch_add(1, Ordering::Relaxed);
+                    decided += 1;
+                }
+                decided
+            })
+        })
+        .collect();
+    let started = Instant::now();
+    cluster.migrate(0..MOVED, 0, 2).await;
+    let took = started.elapsed();
+    done.store(true, Ordering::Relaxed);
+    let mut decided = 0;
+    for worker in workers {
+        decided += worker.await.unwrap();
+    }
+    for (user, admitted) in admitted.iter().enumerate() {
+        let answer = limiter.peek(&Descriptor::new().with("user_id", user.to_string()), 1).await;
+        let taken: Vec<u64> =
+            answer.tiers().iter().map(|tier| tier.verdict.limit - tier.verdict.remaining).collect();
+        assert_eq!(taken, [admitted.load(Ordering::Relaxed); 2], "user {user}");
+    }
+    let redirected = redirections(&cluster).await;
+    assert!(redirected.contains("MOVED") && redirected.contains("ASK"), "{redirected}");
+    println!(
+        "{MOVED} slots moved in {took:?} under {decided} decisions: 0 failed, 0 charged twice; {redirected}"
+    );
+}
+
+/// What nodes answered instead of doing it, and how often.
+async fn redirections(cluster: &RedisCluster) -> String {
+    let mut lines = Vec::new();
+    for node in &cluster.nodes {
+        let stats = text(&node.server.command(&["INFO", "errorstats"]).await);
+        lines.extend(stats.lines().filter_map(|line| line.strip_prefix("errorstat_")).map(str::to_owned));
+    }
+    lines.join(" ")
+}
+
+#[tokio::test]
+async fn a_slot_without_an_owner_is_refused_by_policy_and_served_when_it_has_one() {
+    let fleet = Fleet::start(Replicas::None, USUAL).await;
+    let name = fleet.name(0).await;
+    fleet.gate.allow(&name).await.unwrap();
+    let node = &fleet.cluster.nodes[0].server;
+    let [_, last] = fleet.cluster.slots(0).map(|slot| slot.to_string());
+    node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]).await;
+    let taken: Vec<String> = (0..=last.parse::<u16>().unwrap()).map(|slot| slot.to_string()).collect();
+    let words: Vec<&str> =
+        ["CLUSTER", "DELSLOTS"].into_iter().chain(taken.iter().map(String::as_str)).collect();
+    node.command(&words).await;
+    let mut code = None;
+    poll::until("the shard to refuse", async || {
+        let error = fleet.gate.allow(&name).await.err()?;
+        if let StoreError::Rejected { code: word } = error {
+            code = Some(word);
+        }
+        code
+    })
+    .await;
+    assert_eq!(code, Some("CLUSTERDOWN"));
+    poll::until("the breaker to open", async || {
+        let _ = fleet.gate.allow(&name).await;
+        (!fleet.gate.store().stats().up).then_some(())
+    })
+    .await;
+    node.command(&["CLUSTER", "ADDSLOTSRANGE", "0", &last]).await;
+    fleet.recovered(&name).await;
+    assert_eq!(fleet.gate.peek(&name).await.unwrap().limit, CAPACITY);
+    let alarms = logged(&format!("127.0.0.1:{}", fleet.cluster.nodes[0].proxy.port()));
+    assert!(alarms.iter().any(|line| line.contains(" WARN ") && line.contains("CLUSTERDOWN")), "{alarms:#?}");
+}
