@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate::core::rule::FailurePolicy;
 use tollgate::core::{Enforcement, Value};
-use tollgate::{Micros, Tier, Verdict};
+use tollgate::{Micros, Tier, Timestamp, Verdict};
 
 /// The most bytes kept of a name or a key; callers choose what is in them.
 const LONGEST: usize = 256;
@@ -72,7 +72,8 @@ impl<'b> Writer<'b> {
 
     /// A verdict and what it counted for.
     pub(super) fn tier(&mut self, tier: &Tier) {
-        let Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after } = tier.verdict;
+        let Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, at } =
+            tier.verdict;
         let flags = u8::from(allowed)
             | u8::from(tier.enforcement == Enforcement::Shadow) << 1
             | match tier.instead {
@@ -87,6 +88,7 @@ impl<'b> Writer<'b> {
         {
             self.number(number);
         }
+        self.bytes.extend_from_slice(&at.as_micros().to_le_bytes());
     }
 
     /// Entries one after the other, as many as there is room for.
@@ -165,6 +167,7 @@ impl<'b> Reader<'b> {
         let (limit, remaining) = (self.number()?, self.number()?);
         let (retry_after, reset_after) = (wait(self)?, wait(self)?);
         let (delay, more_after) = (wait(self)?, wait(self)?);
+        let at = Timestamp::from_micros(i64::from_le_bytes(self.take(8)?.try_into().ok()?));
         let never = |wait: Micros| (wait.get() != NEVER).then_some(wait);
         let verdict = Verdict {
             allowed: flags & 1 == 1,
@@ -174,6 +177,7 @@ impl<'b> Reader<'b> {
             reset_after,
             delay,
             more_after: never(more_after),
+            at,
         };
         let enforcement = if flags & 2 == 2 { Enforcement::Shadow } else { Enforcement::Enforce };
         let instead = match flags >> 2 {
