@@ -251,6 +251,28 @@ impl<'l> Bucket<'l> {
         each!(&self.accounts, opened => opened.stepped)
     }
 
+    /// Makes this instant that of the last write, though nothing was taken.
+    pub(crate) fn touch(&mut self) {
+        if let Accounts::Log(opened) = &mut self.accounts {
+            opened.account.written(); // every other state is written as of now anyway
+        }
+    }
+
+    /// How far the clock is behind the instant that is computed at.
+    pub(crate) fn lag(&self) -> u64 {
+        each!(&self.accounts, opened => opened.lag)
+    }
+
+    /// The last instant at which what is taken now counts; `None` where there are no windows.
+    pub(crate) fn last_instant_of_window(&self) -> Option<Timestamp> {
+        let end = match &self.accounts {
+            Accounts::Fixed(opened) => opened.account.end(),
+            Accounts::Counter(opened) => opened.account.end(),
+            Accounts::Debt(_) | Accounts::Interval(_) | Accounts::Log(_) => return None,
+        };
+        Some(Timestamp::from_micros(end - 1))
+    }
+
     /// What to remember; `None` when there is nothing that a fresh bucket does not know.
     pub fn close(self) -> Option<State> {
         let as_good_as_new = each!(&self.accounts, opened => opened.account.reset_after()) == 0;
@@ -362,16 +384,16 @@ impl<A: Account> Opened<A> {
 }
 
 /// The instant a state is computed at, given its last write and the clock.
-struct Instant {
-    at: i64,
+pub(crate) struct Instant {
+    pub(crate) at: i64,
     lag: u64,
     /// By how much to move the stored instants, when the clock went back too far to be merely late.
-    step: Option<i64>,
+    pub(crate) step: Option<i64>,
 }
 
 impl Instant {
     #[inline]
-    fn of(last: Option<Timestamp>, now: Timestamp) -> Self {
+    pub(crate) fn of(last: Option<Timestamp>, now: Timestamp) -> Self {
         let now = now.as_micros();
         match last.map(Timestamp::as_micros) {
             Some(last) if last > now && last - now <= LATE => {

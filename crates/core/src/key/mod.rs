@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use crate::condition::Condition;
 use crate::descriptor::{self, Descriptor, Name, Value};
 use crate::limit::AlgorithmName;
+use crate::rule::Consistency;
 use crate::time::Micros;
 
 /// The most segments a pattern has.
@@ -231,6 +232,7 @@ pub struct Space {
     digest: [u64; 2],
     pattern: KeyPattern,
     ipv6_prefix: u8,
+    consistency: Consistency,
 }
 
 impl Space {
@@ -238,14 +240,27 @@ impl Space {
     pub fn new(identity: &[&str], pattern: KeyPattern, ipv6_prefix: u8) -> Self {
         let mut fields = vec!["rule", pattern.as_str()];
         fields.extend(identity);
-        Space { digest: digest(&fields), pattern, ipv6_prefix }
+        Space { digest: digest(&fields), pattern, ipv6_prefix, consistency: Consistency::Exact }
     }
 
     /// The keys that callers name themselves, for limits without a rule, apart from every rule's.
     pub fn ad_hoc(algorithm: AlgorithmName) -> Self {
         let segments = vec![Segment::Attribute(Name::owned("key"))];
         let pattern = KeyPattern { text: "{key}".into(), segments, conditions: Vec::new() };
-        Space { digest: digest(&["ad hoc", algorithm.as_str()]), pattern, ipv6_prefix: 128 }
+        let digest = digest(&["ad hoc", algorithm.as_str()]);
+        Space { digest, pattern, ipv6_prefix: 128, consistency: Consistency::Exact }
+    }
+
+    /// The same keys, with decisions on them made elsewhere: it changes no bucket.
+    #[must_use]
+    pub fn with_consistency(self, consistency: Consistency) -> Self {
+        Space { consistency, ..self }
+    }
+
+    /// Where decisions on these keys are made.
+    #[inline]
+    pub const fn consistency(&self) -> Consistency {
+        self.consistency
     }
 
     /// 128 bits that tell this rule's keys from every other's.
