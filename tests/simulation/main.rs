@@ -11,7 +11,6 @@
 
 mod bound;
 mod node;
-mod random;
 mod store;
 mod world;
 

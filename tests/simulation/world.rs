@@ -7,10 +7,10 @@ use std::ops::AddAssign;
 
 use tollgate_core::Limit;
 use tollgate_core::lease::{Parting, Temper};
+use tollgate_tests::random::Random;
 
 use crate::bound::{self, Admission};
 use crate::node::{Message, Node, Outcome, Reply};
-use crate::random::Random;
 use crate::store::Store;
 
 /// When a node gives up on an answer.

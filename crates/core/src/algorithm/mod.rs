@@ -224,6 +224,12 @@ impl<'l> Bucket<'l> {
         each!(&mut self.accounts, opened => opened.take(cost));
     }
 
+    /// Charges what was spent on a lease. It fits, unless the limit was lowered since; a log takes it all the same.
+    pub(crate) fn settle(&mut self, tokens: u64) {
+        let fits = if let Accounts::Log(_) = self.accounts { tokens } else { tokens.min(self.remaining()) };
+        self.take(fits);
+    }
+
     /// Gives back a cost; never beyond full.
     pub fn refund(&mut self, cost: u64) {
         if cost > 0 {

@@ -104,7 +104,7 @@ impl<'l> LeasedBucket<'l> {
             None => {
                 for lease in ledger.ended(at) {
                     let mut bucket = Bucket::open(limit, state, lease.until, window);
-                    bucket.take(lease.tokens.min(bucket.remaining()));
+                    bucket.settle(lease.tokens);
                     state = Some(bucket.into_state());
                 }
             }
@@ -148,6 +148,11 @@ impl<'l> LeasedBucket<'l> {
         self.outstanding
     }
 
+    /// Who has borrowed what.
+    pub const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
     /// Whether the clock went back by more than a second, so that all instants were shifted.
     pub fn stepped(&self) -> bool {
         self.bucket.stepped()
@@ -178,8 +183,7 @@ impl<'l> LeasedBucket<'l> {
         let kept = call.left.min(held);
         let returned = call.returned.min(held - kept);
         self.ledger.0.retain(|lease| lease.node != call.node);
-        let spent = held - kept - returned;
-        self.bucket.take(spent.min(self.bucket.remaining()));
+        self.bucket.settle(held - kept - returned);
         self.outstanding = self.ledger.outstanding() + kept;
 
         let lends = is_lent(self.limit) && self.ledger.0.len() < MOST_HOLDERS;
@@ -205,6 +209,11 @@ impl<'l> LeasedBucket<'l> {
             return self.bucket.close().map(|state| (state, Ledger::default()));
         }
         Some((self.bucket.into_state(), self.ledger))
+    }
+
+    /// What a refusal writes after a clock step, as [`Bucket::close_shifted`].
+    pub fn close_shifted(self) -> (State, Ledger) {
+        (self.bucket.close_shifted(), self.ledger)
     }
 
     /// What is left when the bucket is forgotten: only what is out on lease.

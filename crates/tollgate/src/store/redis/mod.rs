@@ -12,6 +12,7 @@
 //! is its rules' business ([`Limiter`](crate::Limiter)).
 
 mod config;
+mod lease;
 mod link;
 mod script;
 mod state;
@@ -33,6 +34,7 @@ use self::stream::Dial;
 use super::{Store, StoreError, window};
 use crate::clock::Clock;
 pub use config::{RedisBuilder, RedisConfigError};
+pub(crate) use lease::Place;
 
 /// The most buckets of one request; Lua passes no more at once to a command than some thousand.
 const MOST_HITS: usize = 1_000;
@@ -360,7 +362,7 @@ impl Store for RedisStore {
             (_, "string") => {
                 let get = redis::cmd("GET").arg(key).take();
                 let bytes: Option<Vec<u8>> = self.link.call(&get, deadline, read).await?;
-                bytes.and_then(|bytes| state::decode(algorithm, &bytes))
+                bytes.and_then(|bytes| state::decode_leased(algorithm, &bytes)).map(|(state, _)| state)
             }
             _ => None,
         };

@@ -2,14 +2,17 @@
 
 /// A stream of random numbers (splitmix64).
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The stream of a seed.
+    pub fn new(seed: u64) -> Self {
         Random(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// Any number.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,16 +21,17 @@ impl Random {
     }
 
     /// From `least` up to, but not including, `end`.
-    pub(crate) fn between(&mut self, least: i64, end: i64) -> i64 {
+    pub fn between(&mut self, least: i64, end: i64) -> i64 {
         least + (self.next() % end.abs_diff(least).max(1)).cast_signed()
     }
 
     /// True so many times in a thousand.
-    pub(crate) fn permille(&mut self, chance: u64) -> bool {
+    pub fn permille(&mut self, chance: u64) -> bool {
         self.next() % 1_000 < chance
     }
 
-    pub(crate) fn choose<T: Copy>(&mut self, of: &[T]) -> T {
+    /// One of these.
+    pub fn choose<T: Copy>(&mut self, of: &[T]) -> T {
         of[(self.next() % of.len() as u64) as usize]
     }
 }
