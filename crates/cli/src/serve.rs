@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Parser as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tollgate::{Limiter, RuleSet};
+use tollgate::{AnyStore, LeasedStore, Limiter, RuleSet};
 use tollgate_server::{App, Config, Server};
 use tracing_subscriber::EnvFilter;
 
@@ -66,7 +66,11 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
         let source = args.rules.open().await?;
         let hint = Hint::of(&source.rules);
         let shown = format!("{}, {} rules", source.shown, source.rules.rules().len());
-        let store = args.store.open().await?;
+        let store = match args.store.open().await? {
+            // Rules may want their decisions made here, on tokens borrowed there.
+            AnyStore::Redis(redis) => LeasedStore::among(redis, args.fleet.nodes).into(),
+            store => store,
+        };
         let beside = args.beside.open(source.database(), &source.rules)?;
         let limiter = Limiter::new(source.rules, store).with_nodes(args.fleet.nodes);
         let limiter = Arc::new(match &beside {
@@ -78,13 +82,14 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
             app = app.with_violations(beside.log().clone());
         }
         if let Some(follower) = source.follower {
-            tokio::spawn(follower.run(limiter));
+            tokio::spawn(follower.run(Arc::clone(&limiter)));
         }
         let server = Server::bind(&config, app).await?;
         if let Err(error) = greet(&shown, &args.store.shown(), hint, server.http(), terminal) {
             tracing::debug!(%error, "nobody reads the first screen"); // which is no reason not to serve
         }
         server.run(signals.stop()).await;
+        limiter.store().close().await;
         if let Some(beside) = beside {
             beside.close().await;
         }

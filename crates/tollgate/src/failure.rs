@@ -15,7 +15,6 @@ use tollgate_core::{
     Decision, Descriptor, Enforcement, Hit, Limit, Limited, Micros, Rule, RuleSet, Verdict, Verdicts,
 };
 
-use crate::clock::Clock;
 use crate::limiter::Verb;
 use crate::store::{Bounds, MemoryStore, Store, StoreError};
 
@@ -53,7 +52,7 @@ impl Failure {
     #[cold]
     pub(crate) async fn decide(
         &self,
-        clock: &Clock,
+        store: &impl Store,
         rules: &RuleSet,
         request: &Descriptor<'_>,
         limited: &Limited<'_>,
@@ -68,7 +67,7 @@ impl Failure {
         let closed = limited.hits.iter().zip(&policies).any(closes);
         // What a closed rule refuses is charged to nobody's share.
         let verb = if closed { Verb::Peek } else { verb };
-        let mut shares = self.shares(clock, rules, request, limited, verb).await.into_iter();
+        let mut shares = self.shares(store, rules, request, limited, verb).await.into_iter();
         let verdict = |(hit, policy): (&Hit<'_>, &FailurePolicy)| match policy {
             FailurePolicy::Open => Verdict::open(hit.limit.capacity()),
             FailurePolicy::Closed => Verdict::closed(hit.limit.capacity(), ASK_AGAIN),
@@ -77,13 +76,16 @@ impl Failure {
         let verdicts: Verdicts = limited.hits.iter().zip(&policies).map(verdict).collect();
         let decision = Decision::without_store(rules, limited, &verdicts, error.reason());
         self.count(&decision);
+        if verb == Verb::Check && decision.allowed() {
+            store.owe(&limited.hits); // to be charged when the store is back
+        }
         decision
     }
 
     /// The verdicts on the hits whose rules fall back to this node's share, in their order.
     async fn shares(
         &self,
-        clock: &Clock,
+        asked: &impl Store,
         rules: &RuleSet,
         request: &Descriptor<'_>,
         limited: &Limited<'_>,
@@ -93,7 +95,9 @@ impl Failure {
             let hits = limited.rules.iter().map(|rule| rules.rule(*rule)).zip(&limited.hits);
             hits.filter(|(rule, _)| rule.on_store_failure() == FailurePolicy::Local)
         };
-        let limits: SmallVec<[Limit; 4]> = local().map(|(_, hit)| hit.limit.share(self.nodes)).collect();
+        // By the last known fleet, if that is larger than what was configured.
+        let nodes = asked.rank().map_or(self.nodes, |rank| rank.nodes.max(self.nodes));
+        let limits: SmallVec<[Limit; 4]> = local().map(|(_, hit)| hit.limit.share(nodes)).collect();
         let share = |((rule, hit), limit)| {
             let Hit { demand, enforcement, .. }: &Hit<'_> = hit;
             let rule: &Rule = rule;
@@ -102,7 +106,8 @@ impl Failure {
         let hits: SmallVec<[Hit<'_>; 4]> = local().zip(&limits).map(share).collect();
         let mut verdicts = Verdicts::new();
         if !hits.is_empty() {
-            let store = self.local.get_or_init(|| MemoryStore::with(clock.clone(), Bounds::default()));
+            let clock = || asked.clock().clone();
+            let store = self.local.get_or_init(|| MemoryStore::with(clock(), Bounds::default()));
             let asked = match verb {
                 Verb::Check => store.charge(&hits, &mut verdicts).await,
                 Verb::Peek => store.peek(&hits, &mut verdicts).await,

@@ -43,6 +43,8 @@ pub use gate::Gate;
 pub use limiter::{Answer, Explanation, Limiter, Snapshot};
 pub use plans::Plans;
 #[cfg(feature = "redis")]
+pub use store::leased::{Held, LeaseStats, LeasedStore};
+#[cfg(feature = "redis")]
 pub use store::redis::{RedisBuilder, RedisConfigError, RedisStats, RedisStore};
 pub use store::{AnyStore, Bounds, MemoryStats, MemoryStore, Store, StoreError};
 pub use tollgate_core as core;

@@ -189,7 +189,7 @@ impl<S: Store> Limiter<S> {
             // Each rule's policy speaks here.
             Err((limited, error)) => {
                 let decision =
-                    self.failure.decide(self.clock(), &rules, request, limited, verb, &error).await;
+                    self.failure.decide(&self.store, &rules, request, limited, verb, &error).await;
                 (decision, self.clock().now())
             }
         };

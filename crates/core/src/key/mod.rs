@@ -327,6 +327,11 @@ impl<'a> Key<'a> {
         self.space
     }
 
+    /// The same key for as long as this one is borrowed, to be put beside a limit of one's own.
+    pub fn borrowed(&self) -> Key<'_> {
+        Key { space: self.space, values: self.values.iter().copied().collect() }
+    }
+
     /// Whether every attribute of the pattern was there.
     pub fn is_complete(&self) -> bool {
         !self.values.contains(&KeyValue::Missing)

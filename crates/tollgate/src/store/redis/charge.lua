@@ -4,7 +4,7 @@
 -- a double holds exactly; a quotient of two such numbers never rounds across an integer, so floor and ceil are exact.
 --
 -- KEYS      the bucket of each hit
--- ARGV[1]   charge, peek, refund, reset or lease
+-- ARGV[1]   charge, peek, refund, reset, lease, or debit: a charge of as much of the cost as there is
 -- ARGV[2]   microseconds since the epoch where time is injected; empty: Redis' own clock
 -- ARGV[2+i] hit i: algorithm, shadow, cost, patience, and the numbers of its limit (each branch below says which)
 -- ARGV[4]   lease, which has one hit: node, sequence, left, returned, least, want, term (`core::lease::Call`)
@@ -514,6 +514,7 @@ for i, key in ipairs(KEYS) do
     bucket.asked, bucket.take = 0, 0
     buckets[key] = bucket
   end
+  if verb == 'debit' then cost = min(cost, bucket.room) end
   local asked = cost + bucket.asked
   local allowed = cost == 0 or asked <= bucket.room and (bucket.delay or 0) <= patience
   if allowed or shadow == 0 then bucket.asked = asked end

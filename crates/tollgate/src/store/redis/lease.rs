@@ -7,7 +7,7 @@ use tollgate_core::algorithm::{Demand, Window};
 use tollgate_core::lease::{Call, Loan, NodeId};
 use tollgate_core::{Enforcement, Hit, Limit, Micros, Timestamp, Verdict};
 
-use super::script::{self, LeaseReply};
+use super::script::{self, LeaseReply, Reply};
 use super::{RedisStore, read, state};
 use crate::store::{StoreError, window};
 
@@ -65,7 +65,10 @@ impl RedisStore {
         let mut around = injected.unwrap_or_else(|| self.redis_time());
         let deadline = self.link.deadline();
         for _ in 0..2 {
-            let command = self.lease_command(place, call, injected, around);
+            let mut command = self.command_on(place, "lease", call.least, around);
+            let mut packed = Vec::with_capacity(64);
+            state::put_call(call, &mut packed);
+            command.arg(packed);
             match self.link.call(&command, deadline, LeaseReply::read).await? {
                 LeaseReply::OtherTime(now) => {
                     self.note_time(now);
@@ -87,24 +90,32 @@ impl RedisStore {
         Err(StoreError::Unreachable)
     }
 
-    fn lease_command(
-        &self,
-        place: &Place,
-        call: &Call,
-        injected: Option<Timestamp>,
-        around: Timestamp,
-    ) -> Cmd {
-        let (mut hit, mut packed) = (Vec::with_capacity(64), Vec::with_capacity(64));
-        let demand = Demand { cost: call.least, patience: Micros::MAX };
+    /// Takes what was admitted without the store, or as much of it as there is.
+    pub(crate) async fn debit(&self, place: &Place, cost: u64) -> Result<(), StoreError> {
+        let deadline = self.link.deadline();
+        let mut around = self.clock.injected().unwrap_or_else(|| self.redis_time());
+        for _ in 0..2 {
+            let command = self.command_on(place, "debit", cost, around);
+            match self.link.call(&command, deadline, |value| Reply::read(value, 1)).await? {
+                Reply::Done(_) => return Ok(()),
+                Reply::OtherTime(now) => around = now,
+            }
+        }
+        Err(StoreError::Unreachable)
+    }
+
+    /// The script's call for one bucket.
+    fn command_on(&self, place: &Place, verb: &str, cost: u64, around: Timestamp) -> Cmd {
+        let mut hit = Vec::with_capacity(64);
+        let demand = Demand { cost, patience: Micros::MAX };
         script::pack_parts(&place.limit, place.window, demand, Enforcement::Enforce, around, &mut hit);
-        state::put_call(call, &mut packed);
         let mut command = Cmd::new();
-        command.arg("EVALSHA").arg(&self.sha).arg(1).arg(&place.key).arg("lease");
-        match injected {
+        command.arg("EVALSHA").arg(&self.sha).arg(1).arg(&place.key).arg(verb);
+        match self.clock.injected() {
             Some(now) => command.arg(now.as_micros()),
             None => command.arg(""),
         };
-        command.arg(hit).arg(packed);
+        command.arg(hit);
         command
     }
 

@@ -34,7 +34,7 @@ use self::stream::Dial;
 use super::{Store, StoreError, window};
 use crate::clock::Clock;
 pub use config::{RedisBuilder, RedisConfigError};
-pub(crate) use lease::Place;
+pub(crate) use lease::{Place, name as node_name};
 
 /// The most buckets of one request; Lua passes no more at once to a command than some thousand.
 const MOST_HITS: usize = 1_000;
@@ -233,7 +233,7 @@ impl RedisStore {
     }
 
     /// What Redis' clock says, as far as this process knows.
-    fn redis_time(&self) -> Timestamp {
+    pub(crate) fn redis_time(&self) -> Timestamp {
         Timestamp::from_micros(self.clock.now().as_micros() + self.ahead.load(Ordering::Relaxed))
     }
 
