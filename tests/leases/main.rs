@@ -5,6 +5,7 @@
 mod fleet;
 mod held;
 mod outages;
+mod process;
 mod shares;
 
 use std::num::NonZeroU32;
