@@ -68,7 +68,8 @@ impl Fleet {
             .unwrap();
         let input = process.stdin.take();
         let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
-        let ready = async { while output.next_line().await.unwrap().expect("it says when it is") != "ready" {} };
+        let ready =
+            async { while output.next_line().await.unwrap().expect("it says when it is") != "ready" {} };
         tokio::time::timeout(3 * poll::PATIENCE, ready).await.expect("a node comes up");
         Node { process, input, _output: output }
     }
@@ -112,7 +113,12 @@ fn check(admissions: &mut [Admission], losses: u64) {
         for last in admissions.iter().filter(|last| last.asked >= first.asked) {
             inside += 1;
             let promised = capacity * (1 + losses) + (last.knew - first.asked) * per_second / 1_000_000;
-            assert!(inside <= promised, "{inside} from {} to {}: {promised} promised", first.asked, last.knew);
+            assert!(
+                inside <= promised,
+                "{inside} from {} to {}: {promised} promised",
+                first.asked,
+                last.knew
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A node: what it holds of each key, and the requests that wait.
 
-use tollgate_core::lease::{Call, Holding, Loan, NodeId, Parting, Step, Temper};
-use tollgate_core::{Timestamp, Verdict};
+use tollgate_core::lease::{Block, Call, Holding, Loan, NodeId, Parting, Step, TERM, Temper, Turn, is_lent};
+use tollgate_core::{Limit, Micros, Timestamp, Verdict};
 
 /// So often a request asks what is held before the store decides it.
 const ROUNDS: u32 = 3;
@@ -10,13 +10,23 @@ const ROUNDS: u32 = 3;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Message {
     Lend(Call),
-    Charge { cost: u64, ticket: u64 },
+    /// Places in a queue, of which the first are for a request of this cost.
+    Block {
+        sequence: u64,
+        places: u64,
+        cost: u64,
+    },
+    Charge {
+        cost: u64,
+        ticket: u64,
+    },
 }
 
 /// What it gets back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reply {
     Loan { sequence: u64, outcome: Option<(Loan, Verdict)> },
+    Block { sequence: u64, places: u64, cost: u64, verdict: Verdict, charged_at: i64 },
     Verdict { ticket: u64, cost: u64, verdict: Verdict, charged_at: i64 },
 }
 
@@ -30,6 +40,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct Desk {
     holding: Holding,
+    block: Option<Block>,
     waiting: Vec<Waiting>,
     /// Requests that the store is deciding.
     tickets: Vec<u64>,
@@ -37,6 +48,7 @@ struct Desk {
 
 pub(crate) struct Node {
     id: NodeId,
+    limits: Vec<Limit>,
     desks: Vec<Desk>,
     sequence: u64,
     tickets: u64,
@@ -59,9 +71,18 @@ pub(crate) struct Outcome {
 }
 
 impl Node {
-    pub(crate) fn new(id: u64, keys: usize, ahead: i64, fast_permille: i64, temper: Temper) -> Self {
-        let desks = (0..keys).map(|_| Desk::default()).collect();
-        Node { id: NodeId(id), desks, sequence: 0, tickets: 0, ahead, fast_permille, temper, paused: false }
+    pub(crate) fn new(id: u64, limits: &[Limit], ahead: i64, fast_permille: i64, temper: Temper) -> Self {
+        Node {
+            id: NodeId(id),
+            desks: limits.iter().map(|_| Desk::default()).collect(),
+            limits: limits.to_vec(),
+            sequence: 0,
+            tickets: 0,
+            ahead,
+            fast_permille,
+            temper,
+            paused: false,
+        }
     }
 
     fn clock(&self, now: i64) -> Timestamp {
@@ -84,6 +105,11 @@ impl Node {
         let (clock, id) = (self.clock(now), self.id);
         let Waiting { cost, round } = request;
         let desk = &mut self.desks[key];
+        let turn = desk.block.as_mut().map_or(Turn::None, |block| block.take(cost, Micros::MAX, clock));
+        if let Turn::Place { .. } = turn {
+            outcome.passed.push(cost);
+            return;
+        }
         let next = || {
             self.sequence += 1;
             self.sequence
@@ -95,6 +121,12 @@ impl Node {
             }
             Step::Refuse(_) => outcome.refused += 1,
             Step::Wait if round < ROUNDS => desk.waiting.push(Waiting { cost, round: round + 1 }),
+            Step::Call if round < ROUNDS && !is_lent(&self.limits[key]) => {
+                self.sequence += 1;
+                let call = desk.holding.call(id, self.sequence, cost, clock);
+                let (sequence, places) = (call.sequence, desk.holding.places(cost, call.want));
+                outcome.send.push(Message::Block { sequence, places, cost });
+            }
             Step::Call if round < ROUNDS => {
                 self.sequence += 1;
                 outcome.send.push(Message::Lend(desk.holding.call(id, self.sequence, cost, clock)));
@@ -123,6 +155,15 @@ impl Node {
                 self.wake(key, now, &mut outcome);
             }
             Reply::Loan { sequence, outcome: None } => desk.holding.gave_up(sequence, clock),
+            Reply::Block { sequence, places, cost, verdict, charged_at } => {
+                let nothing = Loan { granted: 0, kept: 0, term: TERM };
+                let sent = desk.holding.answered(sequence, nothing, &verdict, clock);
+                if let Some(sent) = sent.filter(|_| verdict.allowed) {
+                    desk.block = Block::new(&self.limits[key], places, cost, &verdict, sent, clock);
+                    outcome.passed_at_store = Some((charged_at, cost));
+                }
+                self.wake(key, now, &mut outcome);
+            }
             Reply::Verdict { ticket, cost, verdict, charged_at } => {
                 let place = desk.tickets.iter().position(|waits| *waits == ticket);
                 // Nobody waits for it any more: it was charged for nothing.
@@ -147,6 +188,10 @@ impl Node {
         match message {
             Message::Lend(call) => {
                 desk.holding.gave_up(call.sequence, clock);
+                self.wake(key, now, &mut outcome);
+            }
+            Message::Block { sequence, .. } => {
+                desk.holding.gave_up(sequence, clock);
                 self.wake(key, now, &mut outcome);
             }
             Message::Charge { ticket, .. } => desk.tickets.retain(|waits| *waits != ticket),

@@ -19,7 +19,7 @@ const DEADLINE: i64 = 50_000;
 const SWEEP: i64 = 50_000;
 
 /// Limits that nodes compete for.
-const LIMITS: [&str; 14] = [
+const LIMITS: [&str; 17] = [
     "100/s burst 20",
     "1000/s burst 1000",
     "10/s burst 500",
@@ -34,6 +34,9 @@ const LIMITS: [&str; 14] = [
     "counter 40/300ms",
     "log 100/s",
     "log 40/300ms",
+    "200/s queue 30",
+    "1000/s queue 300 free 20",
+    "50/s queue 10",
 ];
 
 /// What goes wrong beside what always does.
@@ -247,6 +250,10 @@ impl World {
             Message::Lend(call) => {
                 Reply::Loan { sequence: call.sequence, outcome: self.store.lend(key, &call, self.now) }
             }
+            Message::Block { sequence, places, cost } => {
+                let verdict = self.store.charge(key, places, self.now);
+                Reply::Block { sequence, places, cost, verdict, charged_at }
+            }
             Message::Charge { cost, ticket } => {
                 let verdict = self.store.charge(key, cost, self.now);
                 Reply::Verdict { ticket, cost, verdict, charged_at }
@@ -273,7 +280,7 @@ impl World {
         let ahead = self.random.between(-3_600_000_000, 3_600_000_000);
         let fast = self.random.between(-20, 21);
         let temper = self.random.choose(&[Temper::LEASED, Temper::AUTO]);
-        Node::new(self.random.next(), self.store.limits.len(), ahead, fast, temper)
+        Node::new(self.random.next(), &self.store.limits, ahead, fast, temper)
     }
 
     fn mishap(&mut self) {

@@ -188,8 +188,7 @@ impl<S: Store> Limiter<S> {
             Ok(decided) => decided,
             // Each rule's policy speaks here.
             Err((limited, error)) => {
-                let decision =
-                    self.failure.decide(&self.store, &rules, request, limited, verb, &error).await;
+                let decision = self.failure.decide(&self.store, &rules, request, limited, verb, &error).await;
                 (decision, self.clock().now())
             }
         };

@@ -12,7 +12,7 @@
 //! anybody else's.
 
 use super::pace::Pace;
-use super::{Call, Loan, NodeId, TERM};
+use super::{Call, DRIFT, Loan, NodeId, TERM};
 use crate::time::{Micros, Timestamp};
 use crate::verdict::Verdict;
 
@@ -24,8 +24,6 @@ const LONGEST_REFUSAL: Micros = Micros::new(1_000_000);
 const SCARCE: Micros = Micros::new(10_000);
 /// A lease that nobody has spent from for so long is given back.
 const IDLE: Micros = Micros::new(200_000);
-/// One part in so many of a lease's time is not used: clocks may differ by that much in speed.
-const DRIFT: u64 = 10;
 const SECOND: u64 = 1_000_000;
 
 /// When a key is worth a lease: from so many tokens a second on, and until it falls below so many.
@@ -201,9 +199,16 @@ impl Holding {
         Some(self.send(call, now))
     }
 
-    /// The store answered a call; anything but the one that is waited for is too late, and is not spent.
-    pub fn answered(&mut self, sequence: u64, loan: Loan, verdict: &Verdict, now: Timestamp) {
-        let Some(flight) = self.flight.take_if(|flight| flight.sequence == sequence) else { return };
+    /// The store answered a call; anything but the one that is waited for is too late, and is not spent. Answers when the
+    /// call was sent, if it was waited for.
+    pub fn answered(
+        &mut self,
+        sequence: u64,
+        loan: Loan,
+        verdict: &Verdict,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let flight = self.flight.take_if(|flight| flight.sequence == sequence)?;
         // From before the call was sent, and not to the end: this node stops before the store forgets.
         let term = loan.term.get() - loan.term.get().div_ceil(DRIFT);
         self.ends = flight.sent.after(Micros::new(term));
@@ -215,6 +220,12 @@ impl Holding {
             self.quiet_until = now.after(SCARCE);
         }
         self.told = Told { remaining: verdict.remaining, reset_after: verdict.reset_after, at: now };
+        Some(flight.sent)
+    }
+
+    /// The size of the block to take of a queue, for a request of this cost: no more than a part of what was left.
+    pub fn places(&self, cost: u64, want: u64) -> u64 {
+        want.min(self.told.remaining / 4).max(cost)
     }
 
     /// Nobody waits any more for the answer to a call; if it comes, it is not spent.

@@ -15,11 +15,13 @@
 //! |---|---|---|
 //! | store | [`LeasedBucket`] | how much may be lent, and what is left for the others? |
 //! | node | [`Holding`] | may this request pass on what is held? is it time to call the store? |
+//! | node | [`Block`] | the same for places in the queue of a leaky bucket |
 //!
 //! Between them travel a [`Call`] and its [`Loan`]. Either may be lost, late, doubled or out of order. A node spends
 //! a loan only if it is the answer to the call it waits for, and only until an end that is counted from before that
 //! call was sent; the store does not listen to a call that is older than the last it heard from that node.
 
+mod block;
 mod holding;
 mod ledger;
 mod pace;
@@ -27,6 +29,7 @@ mod pace;
 use crate::limit::{Algorithm, Limit};
 use crate::time::Micros;
 
+pub use block::{Block, Turn};
 pub use holding::{Holding, Parting, Step, Taken, Temper};
 pub use ledger::{Lease, LeasedBucket, Ledger};
 
@@ -34,6 +37,9 @@ pub use ledger::{Lease, LeasedBucket, Ledger};
 pub const TERM: Micros = Micros::new(500_000);
 /// The most nodes that hold leases of one bucket at the same time. Those beyond ask for every request.
 pub const MOST_HOLDERS: usize = 64;
+
+/// One part in so many of a lease's time is not used: clocks may differ by that much in speed.
+const DRIFT: u64 = 10;
 
 /// A node, by a number that it drew when it started: one that is started again is another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,7 +86,8 @@ impl Call {
     }
 }
 
-/// Whether tokens of this limit can be lent. The places of a queue cannot: each has its own instant of departure.
+/// Whether tokens of this limit can be lent. The places of a queue cannot, each has its own turn: they are taken as a
+/// [`Block`].
 pub const fn is_lent(limit: &Limit) -> bool {
     !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. })
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 use tokio::sync::futures::OwnedNotified;
-use tollgate_core::lease::{Parting, Step, Taken, Temper};
+use tollgate_core::lease::{Parting, Step, Taken, Temper, is_lent};
 use tollgate_core::rule::Consistency;
 use tollgate_core::{Enforcement, Hit, Hits, Timestamp, Verdict, Verdicts};
 
@@ -14,13 +14,15 @@ use super::{Shared, is_exact, temper};
 use crate::store::{Store as _, StoreError};
 
 /// So often a request looks at what is held, before Redis decides it.
-const ROUNDS: usize = 3;
+pub(super) const ROUNDS: usize = 3;
 
 /// What came of one hit here.
 #[derive(Debug)]
-enum Part {
+pub(super) enum Part {
     /// It passes on tokens that were held.
     Taken { hash: KeyHash, taken: Taken, verdict: Verdict },
+    /// It has a place in a queue.
+    Placed { hash: KeyHash, ticket: u64, verdict: Verdict },
     /// Redis refused the same a moment ago.
     Refused(Verdict),
     /// Redis decides.
@@ -28,7 +30,7 @@ enum Part {
 }
 
 /// What a request does next.
-enum Next {
+pub(super) enum Next {
     Call(Outgoing),
     Wait(OwnedNotified),
 }
@@ -48,7 +50,7 @@ impl Shared {
     ) -> Result<Timestamp, StoreError> {
         let Some(temper) = temper(hit) else { return self.shares.charge(&[hit.clone()], verdicts).await };
         match self.take(hit, temper).await? {
-            Part::Taken { verdict, .. } | Part::Refused(verdict) => {
+            Part::Taken { verdict, .. } | Part::Placed { verdict, .. } | Part::Refused(verdict) => {
                 verdicts.push(verdict);
                 Ok(self.redis.redis_time())
             }
@@ -101,8 +103,10 @@ impl Shared {
         let (mut decided, mut shared_out) = (decided.into_iter(), shared_out.into_iter());
         for (hit, part) in hits.iter().zip(parts) {
             verdicts.push(match part {
-                Part::Taken { verdict, .. } if passes || hit.enforcement == Enforcement::Shadow => verdict,
-                Part::Taken { verdict, .. } => put_back(verdict, hit),
+                Part::Taken { verdict, .. } | Part::Placed { verdict, .. } => {
+                    let kept = passes || hit.enforcement == Enforcement::Shadow;
+                    if kept { verdict } else { put_back(verdict, hit) }
+                }
                 Part::Refused(verdict) => verdict,
                 Part::Exact if hit.key.space().consistency() == Consistency::Local => {
                     shared_out.next().expect("a verdict on every share")
@@ -117,6 +121,9 @@ impl Shared {
     #[inline]
     async fn take(self: &Arc<Self>, hit: &Hit<'_>, temper: Temper) -> Result<Part, StoreError> {
         let hash = self.desks.hash(&hit.key);
+        if !is_lent(hit.limit) {
+            return self.take_place(hash, hit, temper).await;
+        }
         for round in 0..ROUNDS {
             match self.look(hash, hit, (round == 0).then_some(temper)) {
                 Ok(part) => return Ok(part),
@@ -205,11 +212,7 @@ impl Shared {
     }
 
     /// Lets Redis decide, and remembers what it refused.
-    async fn charge_exact(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
+    async fn charge_exact(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
         let before = verdicts.len();
         let at = self.redis.charge(hits, verdicts).await?;
         for (hit, verdict) in hits.iter().zip(&verdicts[before..]) {
@@ -240,13 +243,16 @@ impl Shared {
 
     /// The request does not pass: what its enforcing hits took goes back.
     fn put_back(&self, hits: &[Hit<'_>], parts: &[Part]) {
-        for (hit, part) in hits.iter().zip(parts) {
-            if let Part::Taken { hash, taken, .. } = part
-                && hit.enforcement == Enforcement::Enforce
-                && let Some(desk) = self.desks.shard(*hash).get_mut(hash)
-                && desk.limit == hit.limit.digest()
-            {
-                desk.holding.put_back(*taken);
+        for (hit, part) in hits.iter().zip(parts).filter(|(hit, _)| hit.enforcement == Enforcement::Enforce) {
+            let (Part::Taken { hash, .. } | Part::Placed { hash, .. }) = part else { continue };
+            let mut shard = self.desks.shard(*hash);
+            let desk = shard.get_mut(hash).filter(|desk| desk.limit == hit.limit.digest());
+            match (part, desk) {
+                (Part::Taken { taken, .. }, Some(desk)) => desk.holding.put_back(*taken),
+                (Part::Placed { ticket, .. }, Some(Desk { block: Some(block), .. })) => {
+                    block.put_back(hit.demand.cost, *ticket);
+                }
+                _ => {}
             }
         }
     }
@@ -289,9 +295,14 @@ impl Shared {
     ) -> Result<Timestamp, StoreError> {
         for hit in hits.iter().filter(|hit| temper(hit).is_some()) {
             let hash = self.desks.hash(&hit.key);
-            let held = self.desks.shard(hash).get_mut(&hash).and_then(|desk| {
-                desk.farewell(hash, self, Parting::Final)
-            });
+            let held = self
+                .desks
+                .shard(hash)
+                .get_mut(&hash)
+                .and_then(|desk| desk.farewell(hash, self, Parting::Final));
+            if let Some(desk) = self.desks.shard(hash).get_mut(&hash) {
+                desk.block = None;
+            }
             if let Some(outgoing) = held {
                 Arc::clone(self).send(outgoing).await?;
             }
@@ -331,9 +342,7 @@ impl Shared {
             Elsewhere::Reset => self.shares.reset(&local, &mut here).await?,
         };
         let (mut here, mut there) = (here.into_iter(), there.into_iter());
-        verdicts.extend(
-            hits.iter().filter_map(|hit| if is_local(hit) { here.next() } else { there.next() }),
-        );
+        verdicts.extend(hits.iter().filter_map(|hit| if is_local(hit) { here.next() } else { there.next() }));
         Ok(at)
     }
 
@@ -366,7 +375,9 @@ fn of<'h>(hits: &[Hit<'h>], consistency: Consistency) -> Hits<'h> {
 
 /// Whether an enforcing hit is refused.
 fn refuses(hits: &[Hit<'_>], verdicts: &Verdicts) -> bool {
-    hits.iter().zip(verdicts).any(|(hit, verdict)| !verdict.allowed && hit.enforcement == Enforcement::Enforce)
+    hits.iter()
+        .zip(verdicts)
+        .any(|(hit, verdict)| !verdict.allowed && hit.enforcement == Enforcement::Enforce)
 }
 
 /// The verdict of a bucket that would have let pass what was put back.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
-use tollgate_core::lease::{Call, Holding, Parting};
+use tollgate_core::lease::{Block, Call, Holding, Parting};
 use tollgate_core::rule::Consistency;
 use tollgate_core::{Hit, Timestamp};
 
@@ -36,6 +36,8 @@ pub(super) type Shard = HashMap<KeyHash, Desk, RandomState>;
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) holding: Holding,
+    /// Places in the queue, of a leaky bucket.
+    pub(super) block: Option<Block>,
     /// The limit that it was borrowed under.
     pub(super) limit: u64,
     /// Where to call; known once a call was made.
@@ -109,6 +111,7 @@ impl Desk {
     fn new(hit: &Hit<'_>) -> Self {
         Desk {
             holding: Holding::new(),
+            block: None,
             limit: hit.limit.digest(),
             place: None,
             over: Arc::new(Notify::new()),
@@ -162,12 +165,7 @@ impl Desk {
     }
 
     /// The call that gives back what is held, when it is time.
-    pub(super) fn farewell(
-        &mut self,
-        hash: KeyHash,
-        shared: &Shared,
-        parting: Parting,
-    ) -> Option<Outgoing> {
+    pub(super) fn farewell(&mut self, hash: KeyHash, shared: &Shared, parting: Parting) -> Option<Outgoing> {
         let place = Arc::clone(self.place.as_ref()?);
         let now = shared.now();
         let call = self.holding.farewell(shared.node, || shared.next_sequence(), parting, now)?;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! exact     to Redis, always
-//! leased    a hot key: tokens held here, borrowed for half a second; a cold one: to Redis      desk, charge
+//! leased    a hot key: tokens held here, borrowed for half a second; a cold one: to Redis      desk, charge, line
 //! auto      the same, for keys that are much hotter
 //! local     this node's share of the limit, in memory: limit / nodes                           share
 //! ```
@@ -17,6 +17,7 @@
 
 mod charge;
 mod desk;
+mod line;
 mod owed;
 mod share;
 mod tend;
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::task::JoinHandle;
 use tollgate_core::algorithm::State;
-use tollgate_core::lease::{NodeId, Temper, is_lent};
+use tollgate_core::lease::{NodeId, Temper};
 use tollgate_core::limit::Rank;
 use tollgate_core::rule::Consistency;
 use tollgate_core::{Hit, Micros, Timestamp, Verdicts};
@@ -213,9 +214,9 @@ impl Shared {
 #[inline]
 fn temper(hit: &Hit<'_>) -> Option<Temper> {
     match hit.key.space().consistency() {
-        Consistency::Leased if is_lent(hit.limit) => Some(Temper::LEASED),
-        Consistency::Auto if is_lent(hit.limit) => Some(Temper::AUTO),
-        _ => None,
+        Consistency::Leased => Some(Temper::LEASED),
+        Consistency::Auto => Some(Temper::AUTO),
+        Consistency::Exact | Consistency::Local => None,
     }
 }
 

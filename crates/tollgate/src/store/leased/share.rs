@@ -122,9 +122,8 @@ impl Shares {
         verb: Verb,
     ) -> Result<Timestamp, StoreError> {
         let with_share = hits.iter().zip(shares);
-        let own: Hits<'_> = with_share
-            .filter_map(|(hit, share)| share.as_ref().map(|limit| under(limit, hit)))
-            .collect();
+        let own: Hits<'_> =
+            with_share.filter_map(|(hit, share)| share.as_ref().map(|limit| under(limit, hit))).collect();
         let mut said = Verdicts::new();
         let at = match verb {
             Verb::Charge => self.buckets.charge(&own, &mut said).await?,

@@ -47,8 +47,7 @@ impl Shared {
         let mut outgoing: Vec<Outgoing> = Vec::new();
         for mut shard in self.desks.shards() {
             shard.retain(|_, desk| !desk.holding.is_idle(now));
-            outgoing
-                .extend(shard.iter_mut().filter_map(|(hash, desk)| desk.farewell(*hash, self, parting)));
+            outgoing.extend(shard.iter_mut().filter_map(|(hash, desk)| desk.farewell(*hash, self, parting)));
         }
         let mut calls = JoinSet::new();
         for call in outgoing {

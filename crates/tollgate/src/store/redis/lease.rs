@@ -31,7 +31,7 @@ return nodes";
 #[derive(Debug)]
 pub(crate) struct Place {
     key: Vec<u8>,
-    limit: Limit,
+    pub(crate) limit: Limit,
     window: Window,
 }
 
@@ -102,6 +102,19 @@ impl RedisStore {
             }
         }
         Err(StoreError::Unreachable)
+    }
+
+    /// Charges a place and answers the verdict, as [`charge`](crate::Store::charge) does a hit.
+    pub(crate) async fn charge_place(&self, place: &Place, cost: u64) -> Result<Verdict, StoreError> {
+        let Ok(_permit) = self.permits.try_acquire() else {
+            self.overloaded.fetch_add(1, Ordering::Relaxed);
+            return Err(StoreError::Overloaded);
+        };
+        let command = self.command_on(place, "charge", cost, self.redis_time());
+        let reply = self.link.call(&command, self.link.deadline(), |value| Reply::read(value, 1)).await?;
+        let Reply::Done(done) = reply else { return Err(StoreError::Unreachable) };
+        self.note_time(done.now);
+        done.verdict_on_charge(&place.limit, place.window, cost).ok_or(StoreError::Unreachable)
     }
 
     /// The script's call for one bucket.

@@ -281,6 +281,17 @@ impl LeaseReply {
 }
 
 impl Done {
+    /// The verdict on a charge of one bucket that is no log. None when the answer makes no sense.
+    pub(super) fn verdict_on_charge(&self, limit: &Limit, window: Window, cost: u64) -> Option<Verdict> {
+        let stored = self.stored.first().map_or(&[][..], Vec::as_slice);
+        let (mut bucket, _) = open(limit, stored, self.now, window);
+        let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
+        if answer.allowed() {
+            bucket.take(cost);
+        }
+        (answer.allowed() == self.passes).then(|| bucket.verdict(answer))
+    }
+
     /// The verdict on the request that waited for a loan: what core says. None when the answer makes no sense.
     pub(super) fn verdict_on_loan(
         &self,
