@@ -8,6 +8,7 @@
 //! One seed again: the command that a failure prints.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+#![expect(clippy::print_stdout, reason = "it reports what was simulated")]
 
 mod bound;
 mod node;

@@ -173,7 +173,7 @@ impl World {
                 self.after(wait, event);
                 let quiet = (self.now / 700_000 + i64::try_from(node).unwrap()) % 5 == 0;
                 if !self.nodes[node].paused && !quiet {
-                    let key = (self.random.next() % self.store.limits.len() as u64) as usize;
+                    let key = self.random.below(self.store.limits.len());
                     let cost = if self.random.permille(50) { self.random.between(2, 6) } else { 1 };
                     let outcome = self.nodes[node].request(key, cost.unsigned_abs(), self.now);
                     self.follow(node, key, outcome);
@@ -287,7 +287,7 @@ impl World {
         self.tally.mishaps += 1;
         let wait = self.random.between(50_000, 800_000);
         self.after(wait, Event::Mishap);
-        let node = (self.random.next() % self.nodes.len() as u64) as usize;
+        let node = self.random.below(self.nodes.len());
         let lasts = self.random.between(10_000, 1_500_000);
         match self.random.next() % if self.faults.losses { 9 } else { 7 } {
             0 => self.cut_off[node] = true,

@@ -30,8 +30,13 @@ impl Random {
         self.next() % 1_000 < chance
     }
 
+    /// A place in a list that is so long.
+    pub fn below(&mut self, length: usize) -> usize {
+        usize::try_from(self.next() % length as u64).expect("below a length")
+    }
+
     /// One of these.
     pub fn choose<T: Copy>(&mut self, of: &[T]) -> T {
-        of[(self.next() % of.len() as u64) as usize]
+        of[self.below(of.len())]
     }
 }

@@ -266,6 +266,11 @@ impl Holding {
         if now < self.ends { self.tokens } else { 0 }
     }
 
+    /// Whether a call is under way.
+    pub const fn is_calling(&self) -> bool {
+        self.flight.is_some()
+    }
+
     /// Whether its decisions are made here.
     pub const fn is_hot(&self) -> bool {
         self.hot

@@ -48,13 +48,14 @@ impl Shared {
         hit: &Hit<'_>,
         verdicts: &mut Verdicts,
     ) -> Result<Timestamp, StoreError> {
-        let Some(temper) = temper(hit) else { return self.shares.charge(&[hit.clone()], verdicts).await };
+        let hits = std::slice::from_ref(hit);
+        let Some(temper) = temper(hit) else { return self.shares.charge(hits, verdicts).await };
         match self.take(hit, temper).await? {
             Part::Taken { verdict, .. } | Part::Placed { verdict, .. } | Part::Refused(verdict) => {
                 verdicts.push(verdict);
                 Ok(self.redis.redis_time())
             }
-            Part::Exact => self.charge_exact(std::slice::from_ref(hit), verdicts).await,
+            Part::Exact => self.charge_exact(hits, verdicts).await,
         }
     }
 
@@ -120,6 +121,9 @@ impl Shared {
     /// Takes a hit's cost from what is held, borrowing more if the key is hot.
     #[inline]
     async fn take(self: &Arc<Self>, hit: &Hit<'_>, temper: Temper) -> Result<Part, StoreError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Ok(Part::Exact);
+        }
         let hash = self.desks.hash(&hit.key);
         if !is_lent(hit.limit) {
             return self.take_place(hash, hit, temper).await;

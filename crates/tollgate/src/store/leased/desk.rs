@@ -1,7 +1,7 @@
 //! What is held of every key that was asked for lately.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, Hash, Hasher as _};
+use std::hash::{BuildHasher as _, Hash};
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
@@ -60,6 +60,8 @@ pub(super) struct Sum {
     pub(super) keys: usize,
     pub(super) hot: usize,
     pub(super) tokens: u64,
+    /// Calls under way.
+    pub(super) calls: usize,
 }
 
 impl Desks {
@@ -70,11 +72,7 @@ impl Desks {
 
     #[inline]
     pub(super) fn hash(&self, key: &impl Hash) -> KeyHash {
-        let half = |seed: &RandomState| {
-            let mut hasher = seed.build_hasher();
-            key.hash(&mut hasher);
-            u128::from(hasher.finish())
-        };
+        let half = |seed: &RandomState| u128::from(seed.hash_one(key));
         KeyHash(half(&self.seeds[0]) << 64 | half(&self.seeds[1]))
     }
 
@@ -101,6 +99,7 @@ impl Desks {
         for shard in self.shards() {
             sum.keys += shard.len();
             sum.hot += shard.values().filter(|desk| desk.holding.is_hot()).count();
+            sum.calls += shard.values().filter(|desk| desk.holding.is_calling()).count();
             sum.tokens += shard.values().map(|desk| desk.holding.tokens_at(now)).sum::<u64>();
         }
         sum

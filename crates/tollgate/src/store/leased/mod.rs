@@ -26,7 +26,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::task::JoinHandle;
 use tollgate_core::algorithm::State;
@@ -77,6 +77,8 @@ struct Shared {
     desks: Desks,
     shares: Shares,
     owed: Owed,
+    /// Nothing is borrowed any more.
+    closed: AtomicBool,
     counters: Counters,
 }
 
@@ -144,6 +146,7 @@ impl LeasedStore {
             desks: Desks::new(),
             shares: Shares::new(clock, nodes),
             owed: Owed::default(),
+            closed: AtomicBool::new(false),
             counters: Counters::default(),
         });
         let tending = tokio::spawn(tend::run(Arc::downgrade(&shared)));
@@ -153,6 +156,7 @@ impl LeasedStore {
     /// Gives back everything that is borrowed and leaves the fleet. Decisions after this are made at Redis.
     pub async fn close(&self) {
         self.tending.abort();
+        self.shared.closed.store(true, Ordering::Relaxed);
         tend::close(&self.shared).await;
     }
 

@@ -14,6 +14,9 @@ use crate::store::redis::node_name;
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_millis(50);
+/// How often a store that closes looks for what is still out, and the pause in between.
+const LAST_LOOKS: usize = 40;
+const PAUSE: Duration = Duration::from_millis(5);
 /// So many calls are under way at once.
 const AT_ONCE: usize = 64;
 
@@ -33,9 +36,16 @@ pub(super) async fn run(shared: Weak<Shared>) {
     }
 }
 
-/// Gives everything back and leaves the fleet.
+/// Gives everything back and leaves the fleet. A lease that is just being renewed is given back when that is done.
 pub(super) async fn close(shared: &Arc<Shared>) {
-    shared.give_back(Parting::Final).await;
+    for _ in 0..LAST_LOOKS {
+        shared.give_back(Parting::Final).await;
+        let sum = shared.desks.sum(shared.now());
+        if sum.tokens == 0 && sum.calls == 0 {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
     shared.pay_what_is_owed().await;
     shared.call_the_roll(Micros::ZERO).await;
 }
