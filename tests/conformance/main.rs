@@ -1,6 +1,7 @@
 //! One body, every store: random traces through the store and the model, every field of every verdict compared
 //! (law 10). Failing traces are kept in `conformance/regressions`.
 
+mod leases;
 mod redis;
 mod topologies;
 

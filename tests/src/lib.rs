@@ -7,6 +7,7 @@ pub mod model;
 pub mod poll;
 pub mod ports;
 pub mod postgres;
+pub mod random;
 pub mod redis_cluster;
 pub mod redis_server;
 pub mod scratch;

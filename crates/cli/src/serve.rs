@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tollgate::Limiter;
+use tollgate::{AnyStore, LeasedStore, Limiter};
 use tollgate_server::{App, Server};
 
 use crate::beside::BesideArgs;
@@ -72,7 +72,11 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
         let source = args.rules.open().await?;
         let number = u64::try_from(source.rules.rules().len()).unwrap_or(u64::MAX);
         let rules = format!("{}, {}", source.shown, count(number, "rule"));
-        let store = args.store.open().await?;
+        let store = match args.store.open().await? {
+            // Rules may want their decisions made here, on tokens borrowed there.
+            AnyStore::Redis(redis) => LeasedStore::among(redis, args.fleet.nodes).into(),
+            store => store,
+        };
         let beside = args.beside.open(source.database(), &source.rules)?;
         let set = Arc::new(source.rules);
         let trial = Trial::of(&set).await;
@@ -95,7 +99,7 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
         }
         if let Some(follower) = source.follower {
             app = app.with_rules_status(follower.status());
-            tokio::spawn(follower.run(limiter));
+            tokio::spawn(follower.run(Arc::clone(&limiter)));
         }
         let server = Server::bind(&listen, app).await?;
         let screen = FirstScreen {
@@ -109,6 +113,7 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
             tracing::debug!(%error, "nobody reads the first screen"); // which is no reason not to serve
         }
         server.run(signals.stop()).await;
+        limiter.store().close().await;
         if let Some(beside) = beside {
             beside.close().await;
         }

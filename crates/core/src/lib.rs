@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod algorithm;
+pub mod lease;
 pub mod limit;
 pub mod rule;
 pub mod suggest;

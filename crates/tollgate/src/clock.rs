@@ -121,6 +121,19 @@ impl Clock {
         }
     }
 
+    /// The time since this machine was started, that which it slept included: it never stands still and never jumps, so
+    /// what was promised for a while can be counted on it. On a manual clock, its time.
+    #[cfg(feature = "redis")]
+    pub(crate) fn since_boot(&self) -> Timestamp {
+        match &self.0 {
+            Kind::System(_) => {
+                let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+                Timestamp::from_micros(time.tv_sec.saturating_mul(1_000_000) + time.tv_nsec / 1_000)
+            }
+            Kind::Manual(_) => self.now(),
+        }
+    }
+
     /// Turns a manual clock to `now`, forwards or back.
     ///
     /// # Panics

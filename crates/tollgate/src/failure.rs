@@ -18,7 +18,6 @@ use tollgate_core::{
     Decision, Descriptor, Enforcement, Hit, Limit, Limited, Loss, Micros, Rule, RuleSet, Verdict, Verdicts,
 };
 
-use crate::clock::Clock;
 use crate::limiter::Verb;
 use crate::store::{Bounds, MemoryStore, Store, StoreError};
 
@@ -80,7 +79,7 @@ impl Failure {
             }
         };
         let verb = if rest.passes() { verb } else { Verb::Peek };
-        let shares = self.shares(store.clock(), rules, request, (limited, &lost), verb).await;
+        let shares = self.shares(store, rules, request, (limited, &lost), verb).await;
         let refuses = |(place, verdict): (usize, &Verdict)| enforces(place) && !verdict.allowed;
         let local = (0..lost.len()).filter(|at| lost[*at] && policy(*at) == FailurePolicy::Local);
         if local.zip(&shares).any(refuses) && verb == Verb::Check {
@@ -97,13 +96,18 @@ impl Failure {
         let loss = Loss { reason: error.reason(), lost: &lost };
         let decision = Decision::without_store(rules, limited, &verdicts, loss);
         self.count(&decision);
+        if verb == Verb::Check && decision.allowed() {
+            let admitted = limited.hits.iter().zip(&lost).filter(|(_, lost)| **lost);
+            let admitted: SmallVec<[Hit<'_>; 4]> = admitted.map(|(hit, _)| hit.clone()).collect();
+            store.owe(&admitted); // to be charged when the store is back
+        }
         decision
     }
 
     /// The verdicts on the hits whose rules fall back to this node's share, in their order.
     async fn shares(
         &self,
-        clock: &Clock,
+        asked: &impl Store,
         rules: &RuleSet,
         request: &Descriptor<'_>,
         (limited, lost): (&Limited<'_>, &[bool]),
@@ -114,7 +118,9 @@ impl Failure {
             let hits = hits.filter_map(|(hit, lost)| lost.then_some(hit));
             hits.filter(|(rule, _)| rule.on_store_failure() == FailurePolicy::Local)
         };
-        let limits: SmallVec<[Limit; 4]> = local().map(|(_, hit)| hit.limit.share(self.nodes)).collect();
+        // By the last known fleet, if that is larger than what was configured.
+        let nodes = asked.rank().map_or(self.nodes, |rank| rank.nodes.max(self.nodes));
+        let limits: SmallVec<[Limit; 4]> = local().map(|(_, hit)| hit.limit.share(nodes)).collect();
         let share = |((rule, hit), limit)| {
             let Hit { demand, enforcement, .. }: &Hit<'_> = hit;
             let rule: &Rule = rule;
@@ -123,7 +129,8 @@ impl Failure {
         let hits: SmallVec<[Hit<'_>; 4]> = local().zip(&limits).map(share).collect();
         let mut verdicts = Verdicts::new();
         if !hits.is_empty() {
-            let store = self.local.get_or_init(|| MemoryStore::with(clock.clone(), Bounds::default()));
+            let clock = || asked.clock().clone();
+            let store = self.local.get_or_init(|| MemoryStore::with(clock(), Bounds::default()));
             let asked = match verb {
                 Verb::Check => store.charge(&hits, &mut verdicts).await,
                 Verb::Peek => store.peek(&hits, &mut verdicts).await,

@@ -45,6 +45,8 @@ pub use limiter::{Answer, Explanation, Limiter, Outlook, Snapshot};
 pub use meter::{CLASSES_US, Histogram, HistogramCounts, StoreCalls};
 pub use plans::Plans;
 #[cfg(feature = "redis")]
+pub use store::leased::{Held, LeaseStats, LeasedStore};
+#[cfg(feature = "redis")]
 pub use store::redis::{RedisBuilder, RedisConfigError, RedisStats, RedisStore};
 pub use store::{AnyStore, Bounds, MemoryStats, MemoryStore, Store, StoreError};
 pub use tollgate_core as core;

@@ -81,6 +81,11 @@ impl Account {
         };
     }
 
+    /// The end of the window that a take would count in.
+    pub(super) fn end(&self) -> i64 {
+        self.start + signed(Micros::new(self.window))
+    }
+
     pub(super) fn close(self) -> Counts {
         Counts {
             prev: self.prev,

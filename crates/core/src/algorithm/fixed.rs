@@ -59,6 +59,11 @@ impl<'l> Account<'l> {
         Account { limit, windows, count: 0, start, end, at }
     }
 
+    /// The end of the window that a take would count in.
+    pub(super) fn end(&self) -> i64 {
+        if self.count == 0 { self.windows.opened_at(self.at).1 } else { self.end }
+    }
+
     pub(super) fn close(self) -> Count {
         Count {
             count: self.count,

@@ -69,7 +69,7 @@ impl Account {
         self.log
     }
 
-    fn written(&mut self) {
+    pub(super) fn written(&mut self) {
         self.log.entries.drain(..self.dead);
         self.dead = 0;
         self.log.sum = self.alive;

@@ -228,6 +228,12 @@ impl<'l> Bucket<'l> {
         each!(&mut self.accounts, opened => opened.take(cost));
     }
 
+    /// Charges what was spent on a lease. It fits, unless the limit was lowered since; a log takes it all the same.
+    pub(crate) fn settle(&mut self, tokens: u64) {
+        let fits = if let Accounts::Log(_) = self.accounts { tokens } else { tokens.min(self.remaining()) };
+        self.take(fits);
+    }
+
     /// Gives back a cost; never beyond full.
     pub fn refund(&mut self, cost: u64) {
         if cost > 0 {
@@ -259,6 +265,28 @@ impl<'l> Bucket<'l> {
     /// Whether the clock went back by more than a second, so that the state was shifted.
     pub fn stepped(&self) -> bool {
         each!(&self.accounts, opened => opened.stepped)
+    }
+
+    /// Makes this instant that of the last write, though nothing was taken.
+    pub(crate) fn touch(&mut self) {
+        if let Accounts::Log(opened) = &mut self.accounts {
+            opened.account.written(); // every other state is written as of now anyway
+        }
+    }
+
+    /// How far the clock is behind the instant that is computed at.
+    pub(crate) fn lag(&self) -> u64 {
+        each!(&self.accounts, opened => opened.lag)
+    }
+
+    /// The last instant at which what is taken now counts; `None` where there are no windows.
+    pub(crate) fn last_instant_of_window(&self) -> Option<Timestamp> {
+        let end = match &self.accounts {
+            Accounts::Fixed(opened) => opened.account.end(),
+            Accounts::Counter(opened) => opened.account.end(),
+            Accounts::Debt(_) | Accounts::Interval(_) | Accounts::Log(_) => return None,
+        };
+        Some(Timestamp::from_micros(end - 1))
     }
 
     /// What to remember; `None` when there is nothing that a fresh bucket does not know.
@@ -373,16 +401,16 @@ impl<A: Account> Opened<A> {
 }
 
 /// The instant a state is computed at, given its last write and the clock.
-struct Instant {
-    at: i64,
+pub(crate) struct Instant {
+    pub(crate) at: i64,
     lag: u64,
     /// By how much to move the stored instants, when the clock went back too far to be merely late.
-    step: Option<i64>,
+    pub(crate) step: Option<i64>,
 }
 
 impl Instant {
     #[inline]
-    fn of(last: Option<Timestamp>, now: Timestamp) -> Self {
+    pub(crate) fn of(last: Option<Timestamp>, now: Timestamp) -> Self {
         let now = now.as_micros();
         match last.map(Timestamp::as_micros) {
             Some(last) if last > now && last - now <= LATE => {

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use crate::condition::Condition;
 use crate::descriptor::{self, Descriptor, Name, Value};
 use crate::limit::AlgorithmName;
+use crate::rule::Consistency;
 use crate::time::Micros;
 
 /// The fact that holds a caller's own name for its bucket.
@@ -235,6 +236,7 @@ pub struct Space {
     pattern: KeyPattern,
     ipv6_prefix: u8,
     shown: Shown,
+    consistency: Consistency,
 }
 
 /// How the values of a key are shown.
@@ -251,7 +253,8 @@ impl Space {
     pub fn new(identity: &[&str], pattern: KeyPattern, ipv6_prefix: u8) -> Self {
         let mut fields = vec!["rule", pattern.as_str()];
         fields.extend(identity);
-        Space { digest: digest(&fields), pattern, ipv6_prefix, shown: Shown::Encoded }
+        let (shown, consistency) = (Shown::Encoded, Consistency::Exact);
+        Space { digest: digest(&fields), pattern, ipv6_prefix, shown, consistency }
     }
 
     /// The keys that callers name themselves, for limits without a rule, apart from every rule's.
@@ -268,7 +271,20 @@ impl Space {
         let segments = vec![Segment::Attribute(Name::owned(AD_HOC_KEY))];
         let pattern = KeyPattern { text: "{key}".into(), segments, conditions: Vec::new() };
         let digest = digest(&[purpose, algorithm.as_str()]);
-        Space { digest, pattern, ipv6_prefix: 128, shown: Shown::AsSent }
+        let (shown, consistency) = (Shown::AsSent, Consistency::Exact);
+        Space { digest, pattern, ipv6_prefix: 128, shown, consistency }
+    }
+
+    /// The same keys, with decisions on them made elsewhere: it changes no bucket.
+    #[must_use]
+    pub fn with_consistency(self, consistency: Consistency) -> Self {
+        Space { consistency, ..self }
+    }
+
+    /// Where decisions on these keys are made.
+    #[inline]
+    pub const fn consistency(&self) -> Consistency {
+        self.consistency
     }
 
     /// 128 bits that tell this rule's keys from every other's.
@@ -338,6 +354,11 @@ impl<'a> Key<'a> {
     /// The rule's part of the key.
     pub const fn space(&self) -> &'a Space {
         self.space
+    }
+
+    /// The same key for as long as this one is borrowed, to be put beside a limit of one's own.
+    pub fn borrowed(&self) -> Key<'_> {
+        Key { space: self.space, values: self.values.iter().copied().collect() }
     }
 
     /// Whether every attribute of the pattern was there.

@@ -196,6 +196,15 @@ pub enum CalendarUnit {
     Month,
 }
 
+/// The place of one node among those that share a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rank {
+    /// How many come before it, by their ids.
+    pub place: u32,
+    /// How many there are.
+    pub nodes: NonZeroU32,
+}
+
 /// The names of the algorithms, as rules files spell them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AlgorithmName {
@@ -363,13 +372,41 @@ impl Limit {
     /// ```
     #[must_use]
     pub fn share(&self, nodes: NonZeroU32) -> Self {
+        self.divided(nodes, |whole| (whole / u64::from(nodes.get())).max(1))
+    }
+
+    /// The share of one node, such that the shares of all of them add up to this limit; `None` where there is nothing
+    /// left for it, because there are more nodes than tokens.
+    ///
+    /// ```
+    /// use std::num::NonZeroU32;
+    /// use tollgate_core::Limit;
+    /// use tollgate_core::limit::Rank;
+    ///
+    /// let limit: Limit = "10/s burst 50".parse()?;
+    /// let nodes = NonZeroU32::new(4).unwrap();
+    /// let bursts: Vec<u64> = (0..4)
+    ///     .filter_map(|place| limit.share_of(Rank { place, nodes }))
+    ///     .map(|share| share.capacity())
+    ///     .collect();
+    /// assert_eq!(bursts, [13, 13, 12, 12]);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn share_of(&self, rank: Rank) -> Option<Self> {
+        let nodes = u64::from(rank.nodes.get());
+        let part = |whole: u64| whole / nodes + u64::from(u64::from(rank.place) < whole % nodes);
+        (part(self.capacity()) > 0).then(|| self.divided(rank.nodes, part))
+    }
+
+    /// This limit with every number divided by `part`, and continuous rates by the number of nodes.
+    fn divided(&self, nodes: NonZeroU32, part: impl Fn(u64) -> u64) -> Self {
         let nodes = u64::from(nodes.get());
-        let part = |whole: u64| (whole / nodes).max(1);
         // The same count in a longer period is exact. Where the period would get too long, the count is rounded down,
         // and the capacity with it if the new rate leaves no room to be exact.
         let slower = |count: u64, period: Micros, capacity: u64| {
             let longer = Micros::new(period.get().saturating_mul(nodes));
-            let (count, period) = if longer <= MAX_PERIOD { (count, longer) } else { (part(count), period) };
+            let (count, period) =
+                if longer <= MAX_PERIOD { (count, longer) } else { (part(count).max(1), period) };
             let g = gcd(count, period.get());
             let largest = (MAX_EXACT - count / g) / (period.get() / g);
             (count, period, part(capacity).min(largest))
@@ -384,9 +421,15 @@ impl Limit {
                 Self::leaky_bucket(count, period, capacity - 1, (free / nodes).min(capacity - 1))
             }
             Algorithm::TokenBucketInterval(IntervalRefill { count, interval, capacity, ticks }) => {
+                // A refill that cannot be divided comes to each of them more rarely.
+                let longer = Micros::new(interval.get().saturating_mul(nodes));
+                let (count, interval) = match part(count) {
+                    0 if longer <= MAX_PERIOD => (count, longer),
+                    part => (part.max(1), interval),
+                };
                 // So many small refills may take too long to be exact: then the share holds one refill.
-                Self::interval(part(count), interval, part(capacity), ticks)
-                    .or_else(|_| Self::interval(part(count), interval, part(count), ticks))
+                Self::interval(count, interval, part(capacity), ticks)
+                    .or_else(|_| Self::interval(count, interval, count.min(part(capacity)), ticks))
             }
             Algorithm::FixedWindow { limit, window, phase } => Self::fixed_window(part(limit), window, phase),
             Algorithm::SlidingWindowLog { limit, window } => Self::sliding_window_log(part(limit), window),

@@ -262,7 +262,7 @@ impl Draft {
                 let (label, space) = self.identity(pattern, &action, ipv6_prefix);
                 Ok(Rule {
                     label: label.into(),
-                    space,
+                    space: space.with_consistency(consistency),
                     conditions,
                     action,
                     cost,

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::Response;
 use futures_util::{FutureExt as _, stream};
 use serde::Serialize;
-use tollgate::{AnyStore, Micros};
+use tollgate::Micros;
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
@@ -295,8 +295,8 @@ impl RulesEvent {
 
 impl StoreEvent {
     fn of(app: &App) -> Self {
-        match app.limiter.store() {
-            AnyStore::Redis(store) if !store.stats().up => {
+        match app.limiter.store().redis() {
+            Some(store) if !store.stats().up => {
                 let why = store.ready().now_or_never().and_then(Result::err);
                 StoreEvent { up: false, reason: Some(why.map_or("unreachable", |error| error.reason())) }
             }

@@ -8,7 +8,6 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tollgate::AnyStore;
 use utoipa::ToSchema;
 
 use super::App;
@@ -44,8 +43,8 @@ pub(super) struct Readiness {
         (status = 503, description = "they should not: the server is about to stop", body = Readiness),
     ))]
 pub(super) async fn readyz(State(app): State<App>) -> Response {
-    let store = match app.limiter.store() {
-        AnyStore::Redis(redis) if !redis.stats().up => match redis.ready().await {
+    let store = match app.limiter.store().redis() {
+        Some(redis) if !redis.stats().up => match redis.ready().await {
             Err(error) => error.reason(),
             Ok(()) => "up",
         },

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::core::algorithm::{Demand, State as Remembered};
 use tollgate::core::{Draft, RuleIndex};
-use tollgate::{Descriptor, Hit, Limiter, Micros, Outlook, Rule, Store, StoreError};
+use tollgate::{AnyStore, Descriptor, Held, Hit, Limiter, Micros, Outlook, Rule, StoreError};
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
@@ -46,6 +46,10 @@ pub(super) struct BucketBody {
     algorithm: &'static str,
     limit: String,
     consistency: &'static str,
+    /// Where its decisions are made at present: `exact`, `leased` or `local`.
+    in_force: &'static str,
+    /// Tokens of it that this node holds.
+    held: u64,
     mode: &'static str,
     /// Whether anything is remembered of it.
     known: bool,
@@ -124,12 +128,13 @@ impl Buckets {
         Ok(Buckets { key, found })
     }
 
-    async fn look<S: Store>(self, limiter: &Limiter<S>) -> Result<KeyBody, StoreError> {
+    async fn look(self, limiter: &Limiter<AnyStore>) -> Result<KeyBody, StoreError> {
         let mut buckets = Vec::with_capacity(self.found.len());
         for (place, (rule, request)) in (0..).zip(&self.found) {
             let place: RuleIndex = place;
             if let Some(hit) = hit(rule, request) {
-                buckets.push(BucketBody::new(rule, &hit, limiter.inspect(place, &hit).await?));
+                let held = limiter.store().leased().map(|leased| leased.held(&hit));
+                buckets.push(BucketBody::new(rule, &hit, held, limiter.inspect(place, &hit).await?));
             }
         }
         Ok(KeyBody { key: self.key, buckets })
@@ -141,7 +146,7 @@ fn hit<'a>(rule: &'a Rule, request: &'a Descriptor<'_>) -> Option<Hit<'a>> {
 }
 
 impl BucketBody {
-    fn new(rule: &Rule, hit: &Hit<'_>, outlook: Outlook) -> Self {
+    fn new(rule: &Rule, hit: &Hit<'_>, held: Option<Held>, outlook: Outlook) -> Self {
         BucketBody {
             rule: rule.label().to_owned(),
             scope: rule.scope().as_str(),
@@ -149,6 +154,8 @@ impl BucketBody {
             algorithm: hit.limit.algorithm_name().as_str(),
             limit: hit.limit.to_string(),
             consistency: rule.consistency().as_str(),
+            in_force: held.map_or("exact", |held| held.in_force.as_str()),
+            held: held.map_or(0, |held| held.tokens),
             mode: rule.mode().as_str(),
             known: outlook.state.is_some(),
             remaining: outlook.before.remaining,

@@ -199,8 +199,8 @@ impl StoreBody {
             outages: None,
             clock_steps: None,
         };
-        match app.limiter.store() {
-            AnyStore::Memory(store) => {
+        match (app.limiter.store(), app.limiter.store().redis()) {
+            (AnyStore::Memory(store), _) => {
                 let stats = store.stats();
                 StoreBody {
                     buckets: Some(stats.buckets),
@@ -211,7 +211,7 @@ impl StoreBody {
                     ..bare("memory", true)
                 }
             }
-            AnyStore::Redis(store) => {
+            (_, Some(store)) => {
                 let stats = store.stats();
                 StoreBody {
                     in_flight: Some(stats.in_flight),

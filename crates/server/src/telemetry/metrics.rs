@@ -9,7 +9,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use tollgate::{AnyStore, CLASSES_US, HistogramCounts};
+use tollgate::{AnyStore, CLASSES_US, HistogramCounts, LeaseStats, RedisStore};
 
 use super::process::Process;
 use crate::http::App;
@@ -87,10 +87,11 @@ fn decisions(app: &App, out: &mut Out<'_>) -> fmt::Result {
     out.counters("tollgate_degraded_decisions", "Requests decided without the store", degraded)
 }
 
+const UP: (&str, &str) = ("tollgate_store_up", "Whether the store decides; if not, the breaker is open");
+const STEPS: (&str, &str) =
+    ("tollgate_clock_steps", "Buckets moved because a clock was set back by more than a second");
+
 fn store(app: &App, out: &mut Out<'_>) -> fmt::Result {
-    const UP: (&str, &str) = ("tollgate_store_up", "Whether the store decides; if not, the breaker is open");
-    const STEPS: (&str, &str) =
-        ("tollgate_clock_steps", "Buckets moved because a clock was set back by more than a second");
     match app.limiter().store() {
         AnyStore::Memory(memory) => {
             let stats = memory.stats();
@@ -105,29 +106,55 @@ fn store(app: &App, out: &mut Out<'_>) -> fmt::Result {
             )?;
             out.counter("tollgate_overflowed", "Charges counted together for want of room", stats.overflowed)
         }
-        AnyStore::Redis(redis) => {
-            let (stats, calls) = (redis.stats(), app.limiter().store_calls());
-            out.gauge(UP.0, UP.1, u64::from(stats.up))?;
-            out.counter(STEPS.0, STEPS.1, stats.clock_steps)?;
-            out.histogram(
-                "tollgate_store_seconds",
-                "Time of a call to Redis, retries included",
-                &calls.took,
-            )?;
-            let errors = calls.errors.into_iter().map(|(reason, count)| ([("reason", reason)], count));
-            out.counters("tollgate_store_errors", "Calls to Redis without an answer of use", errors)?;
-            out.gauge("tollgate_store_in_flight", "Calls that wait for Redis", stats.in_flight as u64)?;
-            out.counter("tollgate_store_outages", "Times that Redis was lost", stats.outages)?;
-            out.counter("tollgate_store_connections", "Connections made to Redis", stats.connections)?;
-            out.counter("tollgate_store_uploads", "Uploads of the script", stats.uploads)?;
-            out.counter(
-                "tollgate_store_foreign",
-                "Values under our keys that were not ours, and replaced",
-                stats.foreign,
-            )
-        }
-        _ => Ok(()),
+        any => any.redis().map_or(Ok(()), |redis| over_redis(app, redis, out)),
     }
+}
+
+fn over_redis(app: &App, redis: &RedisStore, out: &mut Out<'_>) -> fmt::Result {
+    let (stats, calls) = (redis.stats(), app.limiter().store_calls());
+    out.gauge(UP.0, UP.1, u64::from(stats.up))?;
+    out.counter(STEPS.0, STEPS.1, stats.clock_steps)?;
+    out.histogram("tollgate_store_seconds", "Time of a call to Redis, retries included", &calls.took)?;
+    let errors = calls.errors.into_iter().map(|(reason, count)| ([("reason", reason)], count));
+    out.counters("tollgate_store_errors", "Calls to Redis without an answer of use", errors)?;
+    out.gauge("tollgate_store_in_flight", "Calls that wait for Redis", stats.in_flight as u64)?;
+    out.counter("tollgate_store_outages", "Times that Redis was lost", stats.outages)?;
+    out.counter("tollgate_store_connections", "Connections made to Redis", stats.connections)?;
+    out.counter("tollgate_store_uploads", "Uploads of the script", stats.uploads)?;
+    out.counter(
+        "tollgate_store_foreign",
+        "Values under our keys that were not ours, and replaced",
+        stats.foreign,
+    )?;
+    out.counter(
+        "tollgate_store_stranded",
+        "Parts of refused requests that stay charged in a Cluster",
+        stats.stranded,
+    )?;
+    app.limiter().store().leased().map_or(Ok(()), |leased| leases(&leased.stats(), out))
+}
+
+fn leases(stats: &LeaseStats, out: &mut Out<'_>) -> fmt::Result {
+    let decisions = [
+        ("held", stats.local_decisions),
+        ("remembered", stats.remembered_refusals),
+        ("store", stats.exact_decisions),
+    ];
+    let decisions = decisions.map(|(word, count)| ([("by", word)], count));
+    out.counters("tollgate_lease_decisions", "Decisions on leased keys, by what made them", decisions)?;
+    out.counter("tollgate_lease_calls", "Calls to borrow, renew and give back", stats.lease_calls)?;
+    out.counter("tollgate_lease_calls_failed", "Such calls that were not answered", stats.failed_calls)?;
+    out.gauge("tollgate_leases", "Keys whose decisions are made here", stats.leases_held as u64)?;
+    out.gauge("tollgate_lease_tokens", "Tokens held here", stats.tokens_held)?;
+    let stranded = stats.tokens_stranded;
+    out.counter("tollgate_lease_tokens_stranded", "Tokens that ended unspent, or came too late", stranded)?;
+    let debited = stats.tokens_debited;
+    out.counter(
+        "tollgate_debited_tokens",
+        "Tokens charged after an outage for what was admitted in it",
+        debited,
+    )?;
+    out.gauge("tollgate_fleet_nodes", "Nodes of the fleet, as last heard", u64::from(stats.nodes))
 }
 
 fn rules(app: &App, out: &mut Out<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use redis::ConnectionInfo;
 
-use crate::store::redis::{Place, RedisBuilder};
+use crate::store::redis::{Address, RedisBuilder};
 use checks::Role;
 use probe::Probe;
 
@@ -66,13 +66,13 @@ impl Default for Demands {
 /// Examines a Redis, the one that sentinels name, or every primary of a Cluster. Where nobody can be reached there is one
 /// finding, which says why.
 pub async fn examine(redis: &RedisBuilder, demands: &Demands) -> Vec<Finding> {
-    match redis.place() {
+    match redis.address() {
         Err(error) => vec![Finding::fail("reachable", error.to_string())],
-        Ok(Place::One(info)) => examine_one(redis, info, Role::Alone, demands).await,
-        Ok(Place::Sentinel { sentinels, name, node }) => {
+        Ok(Address::One(info)) => examine_one(redis, info, Role::Alone, demands).await,
+        Ok(Address::Sentinel { sentinels, name, node }) => {
             sentinel::examine(redis, &sentinels, &name, &node, demands).await
         }
-        Ok(Place::Cluster(seeds)) => cluster::examine(redis, &seeds, demands).await,
+        Ok(Address::Cluster(seeds)) => cluster::examine(redis, &seeds, demands).await,
     }
 }
 

@@ -1,8 +1,12 @@
 //! Where buckets live.
 //!
 //! A store charges the hits of one request together or not at all. [`MemoryStore`] keeps its buckets in this
-//! process, `RedisStore` (feature `redis`) in a Redis or Valkey that many processes share. Which store a program uses is often known only when it starts: [`AnyStore`] is the choice made then.
+//! process, `RedisStore` (feature `redis`) in a Redis or Valkey that many processes share, and `LeasedStore` decides
+//! locally on tokens borrowed from there. Which store a program uses is often known only when it starts: [`AnyStore`] is
+//! the choice made then.
 
+#[cfg(feature = "redis")]
+pub(crate) mod leased;
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -10,9 +14,11 @@ pub(crate) mod redis;
 use std::future::Future;
 
 use tollgate_core::algorithm::{State, Window};
-use tollgate_core::limit::{Algorithm, Phase};
+use tollgate_core::limit::{Algorithm, Phase, Rank};
 use tollgate_core::{Hit, Limit, Timestamp, Verdict, Verdicts};
 
+#[cfg(feature = "redis")]
+use self::leased::LeasedStore;
 #[cfg(feature = "redis")]
 use self::redis::RedisStore;
 use crate::clock::Clock;
@@ -96,6 +102,17 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
+    /// Takes note that these hits were admitted without asking, while the store was away. A store that can, charges them
+    /// later; at most what is there then.
+    fn owe(&self, hits: &[Hit<'_>]) {
+        let _ = hits;
+    }
+
+    /// This node's place in its fleet, where the store knows of one.
+    fn rank(&self) -> Option<Rank> {
+        None
+    }
+
     /// What is remembered of the bucket of a hit; `None` when it is as good as new.
     ///
     /// # Errors
@@ -164,6 +181,19 @@ impl StoreError {
         StoreError::Rejected { code }
     }
 
+    /// The same of a request in which what was asked stands at these places, of so many: what was not asked is not lost.
+    #[cfg(feature = "redis")]
+    pub(crate) fn at(self, places: &[usize], of: usize) -> Self {
+        match self {
+            StoreError::Part { error, lost } => {
+                let lost = lost.iter().filter_map(|place| places.get(*place).copied()).collect();
+                StoreError::Part { error, lost }
+            }
+            whole if places.len() == of => whole,
+            whole => StoreError::Part { error: Box::new(whole), lost: places.to_vec() },
+        }
+    }
+
     /// One of a few words, for answers and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -196,6 +226,38 @@ pub enum AnyStore {
     /// Buckets in a Redis or Valkey.
     #[cfg(feature = "redis")]
     Redis(RedisStore),
+    /// Buckets in a Redis or Valkey, with decisions made here where rules want that.
+    #[cfg(feature = "redis")]
+    Leased(Box<LeasedStore>),
+}
+
+impl AnyStore {
+    /// The Redis where the buckets are, if they are in one.
+    #[cfg(feature = "redis")]
+    pub fn redis(&self) -> Option<&RedisStore> {
+        match self {
+            AnyStore::Memory(_) => None,
+            AnyStore::Redis(store) => Some(store),
+            AnyStore::Leased(store) => Some(store.redis()),
+        }
+    }
+
+    /// What stands before it, if decisions may be made here.
+    #[cfg(feature = "redis")]
+    pub fn leased(&self) -> Option<&LeasedStore> {
+        match self {
+            AnyStore::Leased(store) => Some(store),
+            _ => None,
+        }
+    }
+
+    /// Gives back what is borrowed, if anything is: call it when no decision is asked for any more.
+    pub async fn close(&self) {
+        #[cfg(feature = "redis")]
+        if let AnyStore::Leased(store) = self {
+            store.close().await;
+        }
+    }
 }
 
 impl From<MemoryStore> for AnyStore {
@@ -211,6 +273,13 @@ impl From<RedisStore> for AnyStore {
     }
 }
 
+#[cfg(feature = "redis")]
+impl From<LeasedStore> for AnyStore {
+    fn from(store: LeasedStore) -> Self {
+        AnyStore::Leased(Box::new(store))
+    }
+}
+
 /// Calls the same method of whichever store is there.
 macro_rules! each {
     ($self:ident, $store:ident => $call:expr) => {
@@ -218,6 +287,8 @@ macro_rules! each {
             AnyStore::Memory($store) => $call.await,
             #[cfg(feature = "redis")]
             AnyStore::Redis($store) => $call.await,
+            #[cfg(feature = "redis")]
+            AnyStore::Leased($store) => $call.await,
         }
     };
 }
@@ -257,6 +328,25 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => store.clock(),
             #[cfg(feature = "redis")]
             AnyStore::Redis(store) => store.clock(),
+            #[cfg(feature = "redis")]
+            AnyStore::Leased(store) => store.clock(),
+        }
+    }
+
+    fn owe(&self, hits: &[Hit<'_>]) {
+        #[cfg(feature = "redis")]
+        if let AnyStore::Leased(store) = self {
+            store.owe(hits);
+        }
+        #[cfg(not(feature = "redis"))]
+        let _ = hits;
+    }
+
+    fn rank(&self) -> Option<Rank> {
+        match self {
+            #[cfg(feature = "redis")]
+            AnyStore::Leased(store) => store.rank(),
+            _ => None,
         }
     }
 
@@ -265,6 +355,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => store.answers_at_once(),
             #[cfg(feature = "redis")]
             AnyStore::Redis(store) => store.answers_at_once(),
+            #[cfg(feature = "redis")]
+            AnyStore::Leased(store) => store.answers_at_once(),
         }
     }
 

@@ -17,7 +17,7 @@ pub(super) struct Url(pub(super) String);
 
 /// What a URL says.
 #[derive(Debug, Clone)]
-pub(crate) enum Place {
+pub(crate) enum Address {
     /// One Redis.
     One(ConnectionInfo),
     /// The primary of a name.
@@ -33,12 +33,12 @@ pub(crate) enum Place {
     Cluster(Vec<ConnectionInfo>),
 }
 
-impl Place {
+impl Address {
     /// Any of its addresses: they all speak TLS, or none does.
     pub(super) fn any(&self) -> &ConnectionInfo {
         match self {
-            Place::One(info) | Place::Sentinel { node: info, .. } => info,
-            Place::Cluster(nodes) => &nodes[0],
+            Address::One(info) | Address::Sentinel { node: info, .. } => info,
+            Address::Cluster(nodes) => &nodes[0],
         }
     }
 }
@@ -58,7 +58,7 @@ impl Url {
     /// # Errors
     ///
     /// What is wrong with it, without a word of it that may be secret.
-    pub(super) fn place(&self) -> Result<Place, String> {
+    pub(super) fn address(&self) -> Result<Address, String> {
         if self.0.ends_with("#insecure") {
             return Err("certificates are always checked; name your authority instead".to_owned());
         }
@@ -68,7 +68,7 @@ impl Url {
             "rediss-sentinel" => sentinel(&Several::read("rediss", rest)?),
             "redis-cluster" => cluster(&Several::read("redis", rest)?),
             "rediss-cluster" => cluster(&Several::read("rediss", rest)?),
-            _ => info(&self.0).map(Place::One),
+            _ => info(&self.0).map(Address::One),
         }
     }
 
@@ -133,7 +133,7 @@ impl<'u> Several<'u> {
     }
 }
 
-fn sentinel(url: &Several<'_>) -> Result<Place, String> {
+fn sentinel(url: &Several<'_>) -> Result<Address, String> {
     url.knows_only(&["db", "sentinel_user", "sentinel_pass"])?;
     if url.path.is_empty() || url.path.contains('/') {
         return Err("the name of the primary is missing; write redis-sentinel://host1,host2/NAME".to_owned());
@@ -146,16 +146,16 @@ fn sentinel(url: &Several<'_>) -> Result<Place, String> {
     let node = url.host(url.hosts[0], url.login, 6379)?;
     let db = url.parameter("db").unwrap_or("0").parse().map_err(|_| "`db` is no number".to_owned())?;
     let settings = node.redis_settings().clone().set_db(db);
-    Ok(Place::Sentinel { sentinels, name: url.path.to_owned(), node: node.set_redis_settings(settings) })
+    Ok(Address::Sentinel { sentinels, name: url.path.to_owned(), node: node.set_redis_settings(settings) })
 }
 
-fn cluster(url: &Several<'_>) -> Result<Place, String> {
+fn cluster(url: &Several<'_>) -> Result<Address, String> {
     url.knows_only(&[])?;
     if !matches!(url.path, "" | "0") {
         return Err("a Cluster has one database, 0; leave the path out".to_owned());
     }
     let nodes = url.hosts.iter().map(|host| url.host(host, url.login, 6379));
-    nodes.collect::<Result<_, _>>().map(Place::Cluster)
+    nodes.collect::<Result<_, _>>().map(Address::Cluster)
 }
 
 fn info(url: &str) -> Result<ConnectionInfo, String> {
@@ -190,8 +190,8 @@ impl std::fmt::Debug for Url {
 mod tests {
     use super::*;
 
-    fn place(url: &str) -> Result<Place, String> {
-        Url(url.to_owned()).place()
+    fn address(url: &str) -> Result<Address, String> {
+        Url(url.to_owned()).address()
     }
 
     fn addresses(infos: &[ConnectionInfo]) -> Vec<String> {
@@ -222,8 +222,9 @@ mod tests {
 
     #[test]
     fn sentinels_and_the_primary_have_ports_and_logins_of_their_own() {
-        let place = place("redis-sentinel://app:s@a,b:5000,[::1]/main?db=2&sentinel_user=w&sentinel_pass=x");
-        let Ok(Place::Sentinel { sentinels, name, node }) = place else { panic!("{place:?}") };
+        let address =
+            address("redis-sentinel://app:s@a,b:5000,[::1]/main?db=2&sentinel_user=w&sentinel_pass=x");
+        let Ok(Address::Sentinel { sentinels, name, node }) = address else { panic!("{address:?}") };
         assert_eq!(addresses(&sentinels), ["a:26379", "b:5000", "::1:26379"]);
         assert_eq!(name, "main");
         let (watch, app) = (sentinels[0].redis_settings(), node.redis_settings());
@@ -233,8 +234,8 @@ mod tests {
 
     #[test]
     fn a_cluster_is_some_of_its_nodes_with_one_login() {
-        let place = place("rediss-cluster://:s@a,b:7001");
-        let Ok(Place::Cluster(nodes)) = place else { panic!("{place:?}") };
+        let address = address("rediss-cluster://:s@a,b:7001");
+        let Ok(Address::Cluster(nodes)) = address else { panic!("{address:?}") };
         assert_eq!(addresses(&nodes), ["a:6379", "b:7001"]);
         assert!(nodes.iter().all(|node| matches!(node.addr(), ConnectionAddr::TcpTls { .. })));
         assert!(nodes.iter().all(|node| node.redis_settings().password() == Some("s")));
@@ -252,7 +253,7 @@ mod tests {
             ("redis-cluster://", "host is missing"),
             ("redis://host#insecure", "always checked"),
         ] {
-            let error = place(url).unwrap_err();
+            let error = address(url).unwrap_err();
             assert!(error.contains(says) && !error.contains("s3cret"), "{url}: {error}");
         }
     }

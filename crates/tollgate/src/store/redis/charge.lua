@@ -4,13 +4,15 @@
 -- a double holds exactly; a quotient of two such numbers never rounds across an integer, so floor and ceil are exact.
 --
 -- KEYS      the bucket of each hit
--- ARGV[1]   charge, peek, refund, undo or reset
+-- ARGV[1]   charge, peek, refund, undo, reset, lease, or debit: a charge of as much of the cost as there is
 -- ARGV[2]   microseconds since the epoch where time is injected; empty: Redis' own clock
 -- ARGV[2+i] hit i: algorithm, shadow, cost, patience, and the numbers of its limit (each branch below says which)
 -- ARGV[3+n] undo: the instant of the charge, after those of all n hits
+--           lease, which has one hit: node, sequence, left, returned, least, want, term (`core::lease::Call`)
 --
 -- Answers   now, whether the request passes, clock steps, foreign values, and for each hit what was stored before:
 --           from that the node computes the numbers it tells. For a log, which may be long, the numbers themselves.
+--           A lease ends with what was granted, what was kept, and for how long; -1 where the call came too late.
 --           If a calendar's windows do not reach to now: only now. Nothing was done then.
 
 local read, pack, floor, ceil, max, min = struct.unpack, struct.pack, math.floor, math.ceil, math.max, math.min
@@ -25,6 +27,8 @@ local HEAD = '<BI4i7'       -- LOG, the first element of a list: cost of all ent
 local ENTRY = '<i7I4'       -- LOG, the other elements, oldest first: instant, cost
 local LENGTHS = { 22, 22, 22, 22, 12, 23 }
 local LONGEST = 10001       -- LOG: the most elements
+local LEASE, LEASED = '<c8I7I7i7', 29 -- after any state, for each node that borrowed: node, sequence, tokens, end
+local MOST_HOLDERS = 64
 local STEP, CHANGE = 1, 2   -- what is written: only that the clock went back, or all
 
 local verb, injected = ARGV[1], ARGV[2] ~= ''
@@ -36,9 +40,11 @@ else
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-if verb == 'reset' then
-  redis.call('DEL', unpack(KEYS))
-  return { now, 1, 0, 0 }
+
+-- Whether something may be a state of ours, with or without leases behind it.
+local function ours(state)
+  local length = LENGTHS[state:byte()]
+  return length and #state >= length and (#state - length) % LEASED == 0
 end
 
 -- The instant to compute at, and by how much to move what is stored. A clock behind the last write by at most a second
@@ -52,6 +58,18 @@ end
 -- The start of the window around an instant, windows of that length beginning at `phase`.
 local function window_start(at, length, phase)
   return floor((at - phase) / length) * length + phase
+end
+
+-- A debt after some time.
+local function lowered(debt, rate, elapsed)
+  return elapsed >= ceil(debt / rate) and 0 or debt - elapsed * rate
+end
+
+-- What is used of an interval bucket, and its last tick, at a later instant.
+local function credited(used, anchor, at, count, interval)
+  local ticks = floor((at - anchor) / interval)
+  if ticks >= ceil(used / count) then return 0, anchor end
+  return used - ticks * count, anchor + ticks * interval
 end
 
 -- How far into a window of a counter the previous count must be to weigh nothing.
@@ -73,6 +91,129 @@ local function weighted(count, left, window)
   return quotient
 end
 
+-- Both counts of a counter, and the start of its window, at a later instant.
+local function rolled(previous, current, start, last, at, window, first)
+  local phase = first == 1 and start or 0
+  local from = window_start(at, window, phase)
+  local windows = (from - window_start(last, window, phase)) / window
+  if windows == 1 then return current, 0, from end
+  if windows ~= 0 then return 0, 0, from end
+  return previous, current, from
+end
+
+-- The same of one that is as good as new, which has no phase of its own.
+local function renewed(previous, current, from, at, window, first)
+  if current == 0 and weightless(previous, window) <= at - from then
+    return 0, 0, first == 1 and at or window_start(at, window, 0)
+  end
+  return previous, current, from
+end
+
+-- What is out on lease stands behind the state and takes room beside it. A lease that has ended is a take at its end.
+-- Most buckets have none, so all this is made only for a request that meets one.
+local lending
+local function leases()
+  lending = {}
+
+  -- Takes the leases off a state: the state alone, those that have ended, earliest first, and those that have not.
+  function lending.split(state)
+    local length = LENGTHS[state:byte()]
+    local at, shift = instant((read('<i7', state, length - 6)))
+    local due, out = {}, {}
+    for place = length + 1, #state, LEASED do
+      local node, sequence, tokens, till = read(LEASE, state, place)
+      local lease = { node = node, sequence = sequence, tokens = tokens, till = till + shift }
+      local to = shift == 0 and lease.till <= at and due or out
+      to[#to + 1] = lease
+    end
+    table.sort(due, function(a, b) return a.till < b.till end)
+    return state:sub(1, length), due, out
+  end
+
+  -- Notes in a bucket what is out.
+  function lending.note(bucket, out)
+    bucket.out, bucket.held, bucket.till = nil, 0, 0
+    for i = 1, #out do
+      bucket.out, bucket.held, bucket.till = out, bucket.held + out[i].tokens, max(bucket.till, out[i].till)
+    end
+    bucket.room = max(0, bucket.whole - bucket.held)
+  end
+
+  function lending.pack(out)
+    local packed = {}
+    for i = 1, #out do packed[i] = pack(LEASE, out[i].node, out[i].sequence, out[i].tokens, out[i].till) end
+    return table.concat(packed)
+  end
+
+  -- Lends to a node, after it has told what became of its lease.
+  function lending.lend(bucket, call)
+    local node, sequence, left, returned, least, want, term = read('<c8I7I7I7I7I7I7', call)
+    local out, known, holders, others = {}, nil, 1, 0
+    for _, lease in ipairs(bucket.out or {}) do
+      if lease.node == node then
+        known = lease
+      else
+        out[#out + 1], others = lease, others + lease.tokens
+        if lease.tokens > 0 then holders = holders + 1 end
+      end
+    end
+    if known and known.sequence >= sequence then return 0, 0, -1 end
+    local held = known and known.tokens or 0
+    local kept = min(left, held)
+    local spent = held - kept - min(returned, held - kept)
+    if bucket.algorithm ~= LOG then spent = min(spent, bucket.whole) end
+    local room = max(0, bucket.whole - spent - others - kept)
+    local granted = 0
+    if bucket.algorithm ~= QUEUE and #out < MOST_HOLDERS and room >= least then
+      granted = min(max(want, least), max(floor(room / (2 * holders)), least))
+    end
+    local till = bucket.at + term
+    if bucket.to then till = min(till, bucket.to - 1) end -- a lease dies with its window
+    if granted > 0 or known then
+      out[#out + 1] = { node = node, sequence = sequence, tokens = kept + granted, till = till }
+      bucket.whole = max(0, bucket.whole - spent)
+      lending.note(bucket, out)
+      bucket.take, bucket.write = spent, CHANGE
+    end
+    return granted, kept, till - bucket.at
+  end
+
+  -- What is left of a bucket that is forgotten: an empty state and what is out on lease.
+  function lending.forget(key, state)
+    local _, _, out = lending.split(state)
+    local algorithm = state:byte()
+    local empty
+    if algorithm == TOKENS or algorithm == QUEUE then
+      local _, _, units = read(OWED, state)
+      empty = pack(OWED, algorithm, 0, units, now)
+    elseif algorithm == COUNTER then
+      empty = pack(COUNTS, algorithm, 0, 0, now, now)
+    elseif algorithm == LOG then
+      empty = pack(HEAD, algorithm, 0, now)
+    else
+      empty = pack(USED, algorithm, 0, now, now)
+    end
+    if #out == 0 then return end
+    empty = empty .. lending.pack(out)
+    if algorithm == LOG then redis.call('RPUSH', key, empty) else redis.call('SET', key, empty) end
+    -- Nobody says here how long the bucket takes to fill: what is out ends within the hour, and so does this.
+    redis.call('PEXPIRE', key, 3600000)
+  end
+end
+
+if verb == 'reset' then
+  for _, key in ipairs(KEYS) do
+    local state = redis.pcall('GET', key)
+    if type(state) == 'table' then state = redis.pcall('LINDEX', key, 0) end
+    redis.call('DEL', key)
+    if type(state) == 'string' and ours(state) and #state > LENGTHS[state:byte()] then
+      if not lending then leases() end
+      lending.forget(key, state)
+    end
+  end
+  return { now, 1, 0, 0 }
+end
+
 -- Logs are lists and rare; what they need stands in one place, and is made only for a request that has one.
 local log
 local function logs()
@@ -92,20 +233,47 @@ local function logs()
     end
   end
 
+  local function is_log(key, head)
+    local newest = redis.call('LINDEX', key, -1)
+    return ours(head) and head:byte() == LOG and (newest == head or #newest == 11)
+  end
+
+  -- Leases that have ended become entries, as soon as something is written.
+  local function settle(bucket, due)
+    bucket.due = {}
+    for _, lease in ipairs(due) do
+      local newest = bucket.due[#bucket.due]
+      if lease.tokens == 0 or lease.till <= bucket.at - bucket.window then
+        -- Nothing that counts.
+      elseif newest and newest.at == lease.till then
+        newest.cost, bucket.alive = newest.cost + lease.tokens, bucket.alive + lease.tokens
+      else
+        bucket.due[#bucket.due + 1] = { at = lease.till, cost = lease.tokens }
+        bucket.alive = bucket.alive + lease.tokens
+      end
+    end
+  end
+
   -- Limit: how much any window admits, window.
   function log.open(key, hit)
     local limit, window = read('<I7I7', hit, 17)
-    local bucket = { algorithm = LOG, limit = limit, window = window, at = now, shift = 0, dead = 0, alive = 0 }
+    local bucket = { algorithm = LOG, limit = limit, window = window, at = now, shift = 0, dead = 0, alive = 0,
+                     due = {}, full = window }
     local head = redis.pcall('LINDEX', key, 0)
     if type(head) == 'table' then
       if head.err:sub(1, 9) ~= 'WRONGTYPE' then error(head) end
       -- No list. A state of another algorithm is just old; anything else is foreign.
       local other = redis.pcall('GET', key)
       bucket.replace = true
-      bucket.strange = type(other) == 'table' or #other ~= LENGTHS[other:byte()]
-    elseif head and (#head ~= LENGTHS[LOG] or head:byte() ~= LOG or #redis.call('LINDEX', key, -1) ~= 11) then
+      bucket.strange = type(other) == 'table' or not ours(other)
+    elseif head and not is_log(key, head) then
       bucket.replace, bucket.strange = true, true
     elseif head then
+      local due, out = {}, {}
+      if #head > LENGTHS[LOG] then
+        if not lending then leases() end
+        head, due, out = lending.split(head)
+      end
       local _, sum, last = read(HEAD, head)
       bucket.known, bucket.sum, bucket.alive = true, sum, sum
       bucket.at, bucket.shift = instant(last)
@@ -113,14 +281,18 @@ local function logs()
         if at + bucket.shift > bucket.at - window then return true end
         bucket.dead, bucket.alive = bucket.dead + 1, bucket.alive - cost
       end)
+      settle(bucket, due)
+      bucket.whole = limit - bucket.alive
+      if #out > 0 then lending.note(bucket, out) end
     end
-    bucket.room = max(0, limit - bucket.alive)
+    bucket.whole = limit - bucket.alive
+    bucket.room = max(0, bucket.whole - (bucket.held or 0))
     return bucket
   end
 
   -- The clock was set back: every instant moves with it.
   local function move(key, bucket)
-    local moved = { pack(HEAD, LOG, bucket.sum, bucket.at) }
+    local moved = { pack(HEAD, LOG, bucket.sum, bucket.at) .. (bucket.out and lending.pack(bucket.out) or '') }
     entries(key, 1, function(at, cost) moved[#moved + 1] = pack(ENTRY, at + bucket.shift, cost) end)
     redis.call('DEL', key)
     for i = 1, #moved do redis.call('RPUSH', key, moved[i]) end
@@ -180,34 +352,52 @@ local function logs()
     if bucket.write == CHANGE then
       if bucket.known then redis.call('LPOP', key, 1 + bucket.dead) end
       bucket.dead = 0
+      for _, entry in ipairs(bucket.due) do redis.call('RPUSH', key, pack(ENTRY, entry.at, entry.cost)) end
+      bucket.due = {}
       if bucket.take > 0 then add(key, bucket, bucket.take)
       elseif verb == 'undo' then take_out(key, bucket, -bucket.take, charged_at)
       else give_back(key, bucket, -bucket.take) end
-      if bucket.alive > 0 then redis.call('LPUSH', key, pack(HEAD, LOG, bucket.alive, bucket.at)) end
+      if bucket.alive > 0 or bucket.out then
+        redis.call('LPUSH', key, pack(HEAD, LOG, bucket.alive, bucket.at) .. (bucket.out and lending.pack(bucket.out) or ''))
+      end
     end
-    local newest = redis.call('LINDEX', key, -1)
-    return newest and (read(ENTRY, newest)) + bucket.window
+    if redis.call('LLEN', key) < 2 then return bucket.out and bucket.at end
+    return (read(ENTRY, redis.call('LINDEX', key, -1))) + bucket.window
   end
 
   -- The wait until entries of so much cost have left.
   local function until_left(key, bucket, cost)
-    return entries(key, 1 + bucket.dead, function(at, part)
+    local function leaves(at, part)
       cost = cost - part
-      if cost <= 0 then return at + bucket.shift + bucket.window - now end
-    end)
+      if cost <= 0 then return at + bucket.window - now end
+    end
+    local wait = entries(key, 1 + bucket.dead, function(at, part) return leaves(at + bucket.shift, part) end)
+    for _, entry in ipairs(bucket.due) do wait = wait or leaves(entry.at, entry.cost) end
+    return wait
+  end
+
+  -- The wait until a cost fits, beside what is out on lease.
+  local function until_fits(key, bucket, cost)
+    local held = bucket.held or 0
+    if cost > bucket.limit then return -1 end
+    if cost + held > bucket.limit then return bucket.till + bucket.window - now end
+    return until_left(key, bucket, bucket.alive + cost + held - bucket.limit)
   end
 
   -- Allowed, remaining, the waits to a retry, to an empty log and to more room, -1 where there is none, and when.
   function log.numbers(key, bucket, allowed, asked)
-    local room = max(0, bucket.limit - bucket.alive)
+    local held = bucket.held or 0
+    local room = max(0, bucket.limit - bucket.alive - held)
     local retry, reset, more = 0, 0, -1
-    if not allowed then
-      retry = asked > bucket.limit and -1 or until_left(key, bucket, bucket.alive + asked - bucket.limit)
+    if not allowed then retry = until_fits(key, bucket, asked) end
+    if held > 0 then
+      reset = bucket.till + bucket.window - now
+    elseif bucket.alive > 0 then
+      local newest = bucket.due[#bucket.due]
+      local at = newest and newest.at or (read(ENTRY, redis.call('LINDEX', key, -1))) + bucket.shift
+      reset = at + bucket.window - now
     end
-    if bucket.alive > 0 then
-      reset = (read(ENTRY, redis.call('LINDEX', key, -1))) + bucket.shift + bucket.window - now
-      more = until_left(key, bucket, bucket.alive + room + 1 - bucket.limit)
-    end
+    if bucket.alive + held > 0 then more = until_fits(key, bucket, room + 1) end
     return pack('<BBI7i7i7i7i7', LOG, allowed and 1 or 0, room, retry, reset, more, bucket.at)
   end
 end
@@ -223,9 +413,15 @@ for i, key in ipairs(KEYS) do
   if not bucket then
     local state, foreign = stored[i], false
     local kind = algorithm == CALENDAR and FIXED or algorithm
-    if state and state:byte() ~= kind or state and #state ~= LENGTHS[kind] then
-      foreign = #state ~= LENGTHS[state:byte()]
-      state = false
+    local due, out
+    if state and (state:byte() ~= kind or #state ~= LENGTHS[kind]) then
+      if not ours(state) or state:byte() ~= kind then
+        foreign = not ours(state)
+        state = false
+      else
+        if not lending then leases() end
+        state, due, out = lending.split(state)
+      end
     end
     local at, shift = now, 0
 
@@ -238,12 +434,16 @@ for i, key in ipairs(KEYS) do
         at, shift = instant(last)
         if units_then == units then debt = min(owed, capacity * units)
         else debt = min(ceil(owed / max(1, units_then)), capacity) * units end
-        local elapsed = max(0, now - last)
-        debt = elapsed >= ceil(debt / rate) and 0 or debt - elapsed * rate
+        for i = 1, due and #due or 0 do
+          debt = lowered(debt, rate, max(0, due[i].till - last))
+          debt, last = debt + min(due[i].tokens, floor((capacity * units - debt) / units)) * units, due[i].till
+        end
+        debt = lowered(debt, rate, max(0, now - last))
       end
       if algorithm == QUEUE then delay = max(0, ceil((debt - free * units) / rate)) end
       bucket = { debt = debt, rate = rate, units = units, delay = delay, capacity = capacity,
                  room = floor((capacity * units - debt) / units) }
+      if out then bucket.full = ceil(capacity * units / rate) end
 
     elseif algorithm == INTERVAL then
       -- Limit: tokens that come together, interval, capacity, whether ticks lie on the clock.
@@ -255,12 +455,17 @@ for i, key in ipairs(KEYS) do
         used, anchor = min(stored_used, capacity), stored_anchor + shift
         if aligned == 1 then anchor = window_start(shift ~= 0 and at or anchor, interval, 0) end
         used_then, anchor_then = used, anchor
-        local ticks = floor((at - anchor) / interval)
-        if ticks >= ceil(used / count) then used = 0
-        else used, anchor = used - ticks * count, anchor + ticks * interval end
+        for i = 1, due and #due or 0 do
+          local till = due[i].till
+          used, anchor = credited(used, anchor, till, count, interval)
+          if used == 0 then anchor = aligned == 1 and window_start(till, interval, 0) or till end
+          used = used + min(due[i].tokens, capacity - used)
+        end
+        used, anchor = credited(used, anchor, at, count, interval)
       end
       bucket = { used = used, anchor = anchor, used_then = used_then, anchor_then = anchor_then, count = count,
                  interval = interval, aligned = aligned == 1, room = capacity - used }
+      if out then bucket.full = ceil(capacity / count) * interval end
 
     elseif kind == FIXED then
       local limit, count, last, from, to = nil, 0, nil, nil, nil
@@ -286,11 +491,20 @@ for i, key in ipairs(KEYS) do
           if not last or last < from then count = 0 end
         else
           from = last and window_start(last, window, from) or at
+          for i = 1, due and #due or 0 do
+            local till = due[i].till
+            if count == 0 or till >= from + window then count, from = 0, till end
+            count = count + min(due[i].tokens, max(0, limit - count))
+          end
+          due = nil
           if count == 0 or at >= from + window then count, from = 0, at end
         end
         to = from + window
       end
-      bucket = { used = count, from = from, to = to, room = max(0, limit - count) }
+      for i = 1, due and #due or 0 do
+        if due[i].till >= from then count = count + min(due[i].tokens, max(0, limit - count)) end
+      end
+      bucket = { used = count, from = from, to = to, room = max(0, limit - count), full = 0 }
 
     elseif algorithm == COUNTER then
       -- Limit: what the estimate may reach, window, whether the first take opens it.
@@ -299,18 +513,20 @@ for i, key in ipairs(KEYS) do
       if state then
         local _, stored_previous, stored_current, start, last = read(COUNTS, state)
         at, shift = instant(last)
-        local phase = first == 1 and start + shift or 0
-        from = window_start(at, window, phase)
-        local windows = (from - window_start(last + shift, window, phase)) / window
-        if windows == 0 then previous, current = stored_previous, stored_current
-        elseif windows == 1 then previous = stored_current end
+        previous, current, start, last = stored_previous, stored_current, start + shift, last + shift
+        for i = 1, due and #due or 0 do
+          local till = due[i].till
+          previous, current, start = rolled(previous, current, start, last, till, window, first)
+          previous, current, start = renewed(previous, current, start, till, window, first)
+          local room = limit - weighted(previous, window - (till - start), window) - current
+          current, last = current + min(due[i].tokens, max(0, room)), till
+        end
+        previous, current, from = rolled(previous, current, start, last, at, window, first)
       end
       bucket = { window = window, previous_then = previous, current_then = current, from_then = from }
-      -- As good as new it has no phase of its own.
-      if current == 0 and weightless(previous, window) <= at - from then
-        previous, from = 0, first == 1 and at or window_start(at, window, 0)
-      end
-      bucket.previous, bucket.current, bucket.from = previous, current, from
+      previous, current, from = renewed(previous, current, from, at, window, first)
+      bucket.previous, bucket.current, bucket.from, bucket.to = previous, current, from, from + window
+      bucket.full = 2 * window
       bucket.room = max(0, limit - weighted(previous, window - (at - from), window) - current)
 
     else
@@ -321,10 +537,13 @@ for i, key in ipairs(KEYS) do
     if algorithm ~= LOG then
       bucket.algorithm, bucket.known, bucket.at, bucket.shift = kind, state, at, shift
       bucket.strange, bucket.absent = foreign, not stored[i]
+      bucket.whole = bucket.room
+      if out then lending.note(bucket, out) end
     end
     bucket.asked, bucket.take = 0, 0
     buckets[key] = bucket
   end
+  if verb == 'debit' then cost = min(cost, bucket.room) end
   local asked = cost + bucket.asked
   local allowed = cost == 0 or asked <= bucket.room and (bucket.delay or 0) <= patience
   if allowed or shadow == 0 then bucket.asked = asked end
@@ -337,7 +556,7 @@ local undo = verb == 'undo' and function(key, bucket, cost)
   local algorithm, since = bucket.algorithm, bucket.at - charged_at
   local counts
   if algorithm == TOKENS or algorithm == QUEUE then counts = since < ceil(bucket.capacity * bucket.units / bucket.rate)
-  elseif algorithm == INTERVAL then counts = since < ceil((bucket.room + bucket.used) / bucket.count) * bucket.interval
+  elseif algorithm == INTERVAL then counts = since < ceil((bucket.whole + bucket.used) / bucket.count) * bucket.interval
   elseif algorithm == FIXED then counts = charged_at >= bucket.from and charged_at < bucket.to
   elseif algorithm == LOG then counts = log.counts(key, bucket, charged_at)
   else
@@ -348,8 +567,16 @@ local undo = verb == 'undo' and function(key, bucket, cost)
   if counts then bucket.take, bucket.write = bucket.take - cost, CHANGE end
 end
 
+local granted, kept, term
+if verb == 'lease' then
+  if not lending then leases() end
+  granted, kept, term = lending.lend(hits[1].bucket, ARGV[4])
+  passes = granted >= hits[1].cost or term < 0
+  hits[1].allowed = passes
+end
+
 -- Then all are charged or none is; those on trial each on their own. A refusal writes at most that the clock went back.
-if verb ~= 'peek' then
+if verb ~= 'peek' and verb ~= 'lease' then
   for i = 1, #hits do
     local hit = hits[i]
     local bucket = hit.bucket
@@ -377,7 +604,7 @@ for key, bucket in pairs(buckets) do
     if algorithm == TOKENS or algorithm == QUEUE then
       local debt = bucket.debt
       if take <= -bucket.capacity then debt = 0 else debt = max(0, debt + take * bucket.units) end
-      if debt > 0 then new_at, state = at + ceil(debt / bucket.rate), pack(OWED, algorithm, debt, bucket.units, at) end
+      if debt > 0 or bucket.out then new_at, state = at + ceil(debt / bucket.rate), pack(OWED, algorithm, debt, bucket.units, at) end
 
     elseif algorithm == INTERVAL then
       local used, anchor = bucket.used_then, bucket.anchor_then
@@ -385,25 +612,30 @@ for key, bucket in pairs(buckets) do
         used, anchor = max(0, bucket.used + take), bucket.anchor
         if bucket.used == 0 then anchor = bucket.aligned and window_start(at, bucket.interval, 0) or at end
       end
-      if used > 0 then
+      if used > 0 or bucket.out then
         new_at, state = anchor + ceil(used / bucket.count) * bucket.interval, pack(USED, INTERVAL, used, anchor, at)
       end
 
     elseif algorithm == FIXED then
       local used = max(0, bucket.used + take)
-      if used > 0 then new_at, state = bucket.to, pack(USED, FIXED, used, bucket.from, at) end
+      if used > 0 or bucket.out then new_at, state = bucket.to, pack(USED, FIXED, used, bucket.from, at) end
 
     elseif algorithm == COUNTER then
       local previous, current, from = bucket.previous_then, bucket.current_then, bucket.from_then
       if changed then previous, current, from = bucket.previous, max(0, bucket.current + take), bucket.from end
       local left = weightless(previous, bucket.window) - (at - from)
       if current > 0 then left = bucket.window - (at - from) + weightless(current, bucket.window) end
-      if left > 0 or not changed then new_at, state = at + left, pack(COUNTS, COUNTER, previous, current, from, at) end
+      if left > 0 or not changed or bucket.out then new_at, state = at + left, pack(COUNTS, COUNTER, previous, current, from, at) end
 
     else
       new_at = log.close(key, bucket)
     end
 
+    -- What is out on lease is used until it ends, and then has to be earned back.
+    if bucket.out then
+      new_at = max(new_at, bucket.till + (bucket.full or 0))
+      if state then state = state .. lending.pack(bucket.out) end
+    end
     local ttl = new_at and max(1, ceil((new_at - now) / 1000))
     if injected and ttl then ttl = max(ttl, 3600000) end
     if not ttl then
@@ -416,7 +648,7 @@ for key, bucket in pairs(buckets) do
       if type(before) == 'table' and before.err:sub(1, 9) ~= 'WRONGTYPE' then return before end
       if type(before) == 'table' then
         local head = redis.pcall('LINDEX', key, 0)
-        bucket.strange = type(head) == 'table' or #head ~= LENGTHS[LOG] or head:byte() ~= LOG
+        bucket.strange = type(head) == 'table' or not ours(head) or head:byte() ~= LOG
         redis.call('SET', key, state, 'PX', ttl)
       end
     else
@@ -435,5 +667,8 @@ for i = 1, #hits do
   else
     reply[4 + i] = stored[i] or ''
   end
+end
+if verb == 'lease' then
+  reply[6], reply[7], reply[8] = granted, kept, term
 end
 return reply

@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::RedisStore;
-use super::address::{Place, Url, plain};
+use super::address::{Address, Url, plain};
 use crate::clock::Clock;
 
 /// The optional knobs of a [`RedisStore`]; see [`RedisStore::builder`].
@@ -145,9 +145,9 @@ impl RedisBuilder {
         if self.key_prefix.contains(['{', '}']) {
             return Err(RedisConfigError::Prefix { prefix: self.key_prefix });
         }
-        let place = self.place()?;
-        let tls = if is_tls(place.any()) { Some(self.tls()?.into()) } else { None };
-        Ok(RedisStore::start(self, place, tls).await)
+        let address = self.address()?;
+        let tls = if is_tls(address.any()) { Some(self.tls()?.into()) } else { None };
+        Ok(RedisStore::start(self, address, tls).await)
     }
 
     /// The client of the `redis` crate, for whoever has other questions to this Redis.
@@ -156,8 +156,8 @@ impl RedisBuilder {
     ///
     /// As [`connect`](Self::connect), and where the URL names more than one server.
     pub fn client(&self) -> Result<Client, RedisConfigError> {
-        match self.place()? {
-            Place::One(info) => self.client_of(info),
+        match self.address()? {
+            Address::One(info) => self.client_of(info),
             _ => Err(self.no_url("it names several servers".to_owned())),
         }
     }
@@ -176,14 +176,14 @@ impl RedisBuilder {
     }
 
     /// What the URL says.
-    pub(crate) fn place(&self) -> Result<Place, RedisConfigError> {
+    pub(crate) fn address(&self) -> Result<Address, RedisConfigError> {
         // Libraries below ask for a default; if there is one already, it stays.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let place = self.url.place().map_err(|reason| self.no_url(reason))?;
-        if (self.ca.is_some() || self.certificate.is_some()) && !is_tls(place.any()) {
+        let address = self.url.address().map_err(|reason| self.no_url(reason))?;
+        if (self.ca.is_some() || self.certificate.is_some()) && !is_tls(address.any()) {
             return Err(RedisConfigError::CertificatesWithoutTls { url: self.shown() });
         }
-        Ok(place)
+        Ok(address)
     }
 
     fn no_url(&self, reason: String) -> RedisConfigError {

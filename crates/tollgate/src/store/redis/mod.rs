@@ -17,6 +17,7 @@ mod across;
 mod address;
 mod cluster;
 mod config;
+mod lease;
 mod link;
 mod part;
 mod probe;
@@ -38,7 +39,7 @@ use tollgate_core::algorithm::State;
 use tollgate_core::limit::AlgorithmName;
 use tollgate_core::{Hit, Timestamp, Verdict, Verdicts};
 
-pub(crate) use self::address::{Place, at};
+pub(crate) use self::address::{Address, at};
 use self::link::Counters;
 use self::part::Part;
 use self::script::{Reply, Verb};
@@ -46,6 +47,7 @@ use self::topology::Topology;
 use super::{Store, StoreError, window};
 use crate::clock::Clock;
 pub use config::{RedisBuilder, RedisConfigError};
+pub(crate) use lease::{Place, name as node_name};
 
 /// The most buckets of one request; Lua passes no more at once to a command than some thousand.
 const MOST_HITS: usize = 1_000;
@@ -110,10 +112,10 @@ impl RedisStore {
         RedisBuilder::new(url)
     }
 
-    async fn start(config: RedisBuilder, place: Place, tls: Option<Arc<ClientConfig>>) -> Self {
+    async fn start(config: RedisBuilder, address: Address, tls: Option<Arc<ClientConfig>>) -> Self {
         let sha = redis::Script::new(script::CODE).get_hash().to_owned();
         let counters = Arc::new(Counters::default());
-        let topology = Topology::start(&config, place, tls, &sha, &counters).await;
+        let topology = Topology::start(&config, address, tls, &sha, &counters).await;
         // Whatever came of it was logged; decisions ask again.
         let _ = topology.settled().await;
         RedisStore {
@@ -267,7 +269,7 @@ impl RedisStore {
     }
 
     /// What Redis' clock says, as far as this process knows.
-    fn redis_time(&self) -> Timestamp {
+    pub(crate) fn redis_time(&self) -> Timestamp {
         Timestamp::from_micros(self.clock.now().as_micros() + self.ahead.load(Ordering::Relaxed))
     }
 
@@ -337,7 +339,7 @@ impl Store for RedisStore {
             (_, "string") => {
                 let get = redis::cmd("GET").arg(key).take();
                 let bytes: Option<Vec<u8>> = topology.call(slot, &get, deadline, read).await?;
-                bytes.and_then(|bytes| state::decode(algorithm, &bytes))
+                bytes.and_then(|bytes| state::decode_leased(algorithm, &bytes)).map(|(state, _)| state)
             }
             _ => None,
         };

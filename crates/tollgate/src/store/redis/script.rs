@@ -4,9 +4,10 @@ use std::vec;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tollgate_core::algorithm::{Answer, Bucket, Demand, calendar_windows};
+use tollgate_core::algorithm::{Answer, Demand, Window, calendar_windows};
+use tollgate_core::lease::{Call, LeasedBucket, Ledger, Loan};
 use tollgate_core::limit::{Algorithm, AlgorithmName, Opening, Phase, Ticks};
-use tollgate_core::{Enforcement, Hit, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Enforcement, Hit, Limit, Micros, Timestamp, Verdict, Verdicts};
 
 use super::state::{self, Fields};
 use crate::store::window;
@@ -42,15 +43,26 @@ impl Verb {
 
 /// A hit as the script reads it. Windows of a calendar are those around an instant.
 pub(super) fn pack(hit: &Hit<'_>, around: Timestamp, out: &mut Vec<u8>) {
-    let limit = hit.limit;
+    pack_parts(hit.limit, window(hit, hit.limit), hit.demand, hit.enforcement, around, out);
+}
+
+/// The same from what a hit is made of, but for its key.
+pub(super) fn pack_parts(
+    limit: &Limit,
+    spread: Window,
+    demand: Demand,
+    enforcement: Enforcement,
+    around: Timestamp,
+    out: &mut Vec<u8>,
+) {
     let calendar = match limit.algorithm() {
         Algorithm::FixedWindow { phase: Phase::Calendar(calendar), .. } => Some(calendar),
         _ => None,
     };
     // Seven is no state's tag: windows of a calendar are stored as any other.
     out.push(if calendar.is_some() { 7 } else { state::tag(limit.algorithm_name()) });
-    out.push(u8::from(hit.enforcement == Enforcement::Shadow));
-    let Demand { cost, patience } = hit.demand;
+    out.push(u8::from(enforcement == Enforcement::Shadow));
+    let Demand { cost, patience } = demand;
     let mut put = |number: u64| state::put(number.min(BEYOND).cast_signed(), out);
     put(cost);
     put(patience.get());
@@ -72,7 +84,7 @@ pub(super) fn pack(hit: &Hit<'_>, around: Timestamp, out: &mut Vec<u8>) {
             }
         }
         Algorithm::FixedWindow { limit, window, phase } => {
-            let offset = if *phase == Phase::Spread { hit.key.spread(*window) } else { Micros::ZERO };
+            let offset = if let Window::Spread(offset) = spread { offset } else { Micros::ZERO };
             let first = u64::from(*phase == Phase::First);
             [*limit, window.get(), offset.get(), first].into_iter().for_each(put);
         }
@@ -132,7 +144,7 @@ impl Reply {
 /// A bucket while the answer is read: what core makes of what was stored, or the numbers of a log.
 #[derive(Debug)]
 enum Seen<'h> {
-    Bucket { bucket: Bucket<'h>, known: bool, asked_before: u64 },
+    Bucket { bucket: LeasedBucket<'h>, known: bool, asked_before: u64 },
     Log(Verdict),
 }
 
@@ -181,11 +193,9 @@ impl Done {
         if let Algorithm::SlidingWindowLog { .. } = hit.limit.algorithm()
             && !stored.is_empty()
         {
-            return log_numbers(hit, stored).map(Seen::Log);
+            return log_numbers(hit.limit, stored).map(Seen::Log);
         }
-        let state = state::decode(hit.limit.algorithm_name(), stored);
-        let known = state.is_some();
-        let bucket = Bucket::open(hit.limit, state, self.now, window(hit, hit.limit));
+        let (bucket, known) = open(hit.limit, stored, self.now, window(hit, hit.limit));
         Some(Seen::Bucket { bucket, known, asked_before: 0 })
     }
 }
@@ -235,12 +245,92 @@ impl Seen<'_> {
     }
 }
 
-fn log_numbers(hit: &Hit<'_>, bytes: &[u8]) -> Option<Verdict> {
+/// What core makes of what was stored, and whether it was anything.
+fn open<'l>(limit: &'l Limit, stored: &[u8], now: Timestamp, window: Window) -> (LeasedBucket<'l>, bool) {
+    let (state, ledger) = match state::decode_leased(limit.algorithm_name(), stored) {
+        Some((state, ledger)) => (Some(state), ledger),
+        None => (None, Ledger::default()),
+    };
+    let known = state.is_some();
+    (LeasedBucket::open(limit, state, ledger, now, window), known)
+}
+
+/// What the script answered to a call for a lease.
+#[derive(Debug)]
+pub(super) enum LeaseReply {
+    /// It decided: the loan, unless the call came too late, and the bucket as it was.
+    Done { done: Done, loan: Option<Loan> },
+    /// As [`Reply::OtherTime`].
+    OtherTime(Timestamp),
+}
+
+impl LeaseReply {
+    pub(super) fn read(value: Value) -> Option<Self> {
+        let Value::Array(mut elements) = value else { return None };
+        if elements.len() == 1 {
+            let Reply::OtherTime(now) = Reply::read(Value::Array(elements), 1)? else { return None };
+            return Some(LeaseReply::OtherTime(now));
+        }
+        let numbers: SmallVec<[i64; 3]> = elements
+            .drain(elements.len().checked_sub(3)?..)
+            .filter_map(|element| if let Value::Int(number) = element { Some(number) } else { None })
+            .collect();
+        let [granted, kept, term] = numbers.as_slice() else { return None };
+        let Reply::Done(done) = Reply::read(Value::Array(elements), 1)? else { return None };
+        let number = |number: &i64| u64::try_from(*number).ok();
+        let loan = match number(term) {
+            Some(term) => {
+                Some(Loan { granted: number(granted)?, kept: number(kept)?, term: Micros::new(term) })
+            }
+            None => None,
+        };
+        Some(LeaseReply::Done { done, loan })
+    }
+}
+
+impl Done {
+    /// The verdict on a charge of one bucket that is no log. None when the answer makes no sense.
+    pub(super) fn verdict_on_charge(&self, limit: &Limit, window: Window, cost: u64) -> Option<Verdict> {
+        let stored = self.stored.first().map_or(&[][..], Vec::as_slice);
+        let (mut bucket, _) = open(limit, stored, self.now, window);
+        let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
+        if answer.allowed() {
+            bucket.take(cost);
+        }
+        (answer.allowed() == self.passes).then(|| bucket.verdict(answer))
+    }
+
+    /// The verdict on the request that waited for a loan: what core says. None when the answer makes no sense.
+    pub(super) fn verdict_on_loan(
+        &self,
+        limit: &Limit,
+        window: Window,
+        call: &Call,
+        loan: Loan,
+    ) -> Option<Verdict> {
+        let stored = self.stored.first().map_or(&[][..], Vec::as_slice);
+        if limit.algorithm_name() == AlgorithmName::SlidingWindowLog && !stored.is_empty() {
+            return log_numbers(limit, stored);
+        }
+        let (mut bucket, _) = open(limit, stored, self.now, window);
+        if bucket.lend(call) != Some(loan) {
+            return None; // the script and core disagree: neither is to be believed
+        }
+        let answer = if loan.granted >= call.least {
+            Answer::Pass { delay: Micros::ZERO }
+        } else {
+            bucket.ask(Demand { cost: call.least, patience: Micros::MAX })
+        };
+        Some(bucket.verdict(answer))
+    }
+}
+
+fn log_numbers(limit: &Limit, bytes: &[u8]) -> Option<Verdict> {
     let mut fields = Fields(bytes);
     let (_, allowed, remaining) = (fields.byte()?, fields.byte()? == 1, fields.number()?);
     let mut wait = || fields.signed().map(|wait| u64::try_from(wait).ok().map(Micros::new));
     let (retry_after, reset_after, more_after) = (wait()?, wait()?.unwrap_or(Micros::ZERO), wait()?);
     let at = Timestamp::from_micros(fields.signed()?);
-    let (limit, delay) = (hit.limit.capacity(), Micros::ZERO);
+    let (limit, delay) = (limit.capacity(), Micros::ZERO);
     Some(Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, at })
 }

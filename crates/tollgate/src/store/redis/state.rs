@@ -9,10 +9,17 @@
 //! | fixed window | count, start of the window, last write |
 //! | sliding window counter | previous and current count (four bytes each), start of the window, last write |
 //! | sliding window log | a list: cost of all entries (four bytes), last write; then instant and cost (four) of each |
+//!
+//! Where something is out on lease, the ledger stands behind that (in a log: behind its first element): for each node its
+//! id (eight bytes), the sequence number of its last call, tokens, and the end of its lease.
 
 use tollgate_core::Timestamp;
 use tollgate_core::algorithm::{Count, Counts, Debt, Entry, Log, Spent, State};
+use tollgate_core::lease::{Call, Lease, Ledger, NodeId};
 use tollgate_core::limit::AlgorithmName;
+
+/// The bytes of one lease.
+const LEASE: usize = 29;
 
 /// The first byte of what an algorithm stores.
 pub(super) const fn tag(algorithm: AlgorithmName) -> u8 {
@@ -43,6 +50,11 @@ impl Fields<'_> {
         Some(*first)
     }
 
+    fn lease(&mut self) -> Option<Lease> {
+        let node = NodeId(self.bytes().map(u64::from_le_bytes)?);
+        Some(Lease { node, sequence: self.number()?, tokens: self.number()?, until: self.instant()? })
+    }
+
     fn short(&mut self) -> Option<u32> {
         self.bytes().map(u32::from_le_bytes)
     }
@@ -62,8 +74,37 @@ impl Fields<'_> {
     }
 }
 
+/// The state of an algorithm and what is out on lease; none where the bytes are another's or nobody's.
+pub(super) fn decode_leased(algorithm: AlgorithmName, bytes: &[u8]) -> Option<(State, Ledger)> {
+    let (state, leases) = bytes.split_at_checked(length(algorithm))?;
+    let state = decode(algorithm, state)?;
+    let leases = leases.chunks(LEASE).map(|bytes| Fields(bytes).lease()).collect::<Option<Vec<_>>>()?;
+    Some((state, Ledger::new(leases)))
+}
+
+/// The bytes of a state without leases.
+const fn length(algorithm: AlgorithmName) -> usize {
+    match algorithm {
+        AlgorithmName::SlidingWindowLog => 12,
+        AlgorithmName::SlidingWindowCounter => 23,
+        _ => 22,
+    }
+}
+
+/// Appends a call as the script reads it.
+pub(super) fn put_call(call: &Call, out: &mut Vec<u8>) {
+    let Call { node, sequence, left, returned, least, want, term } = *call;
+    out.extend_from_slice(&node.0.to_le_bytes());
+    for number in [sequence, left, returned, least, want, term.get()] {
+        put(number.min(MOST).cast_signed(), out);
+    }
+}
+
+/// The most that a call says; no bucket holds as much.
+const MOST: u64 = 1 << 53;
+
 /// The state of an algorithm; none where the bytes are another's or nobody's.
-pub(super) fn decode(algorithm: AlgorithmName, bytes: &[u8]) -> Option<State> {
+fn decode(algorithm: AlgorithmName, bytes: &[u8]) -> Option<State> {
     let mut fields = Fields(bytes);
     if fields.byte()? != tag(algorithm) {
         return None;

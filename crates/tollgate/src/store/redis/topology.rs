@@ -8,7 +8,7 @@ use rustls::ClientConfig;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::address::Place;
+use super::address::Address;
 use super::cluster::{Cluster, Node};
 use super::config::RedisBuilder;
 use super::link::{Counters, Kind, Link, Target};
@@ -39,7 +39,7 @@ impl Topology {
     /// Begins to connect.
     pub(super) async fn start(
         config: &RedisBuilder,
-        place: Place,
+        address: Address,
         tls: Option<Arc<ClientConfig>>,
         sha: &str,
         counters: &Arc<Counters>,
@@ -49,9 +49,9 @@ impl Topology {
             let target = Target { shown: config.shown(), dialer, kind: Kind::Whole };
             Link::start(config, target, probe(sha, &config.key_prefix, &|_| true), Arc::clone(counters))
         };
-        match place {
-            Place::One(info) => Topology::One(whole(Dialer::Fixed(Box::new(dial(info))))),
-            Place::Sentinel { sentinels, name, node } => {
+        match address {
+            Address::One(info) => Topology::One(whole(Dialer::Fixed(Box::new(dial(info))))),
+            Address::Sentinel { sentinels, name, node } => {
                 let sentinels = sentinels.into_iter().map(&dial).collect();
                 let patience = config.connect_timeout;
                 let sentinels = Arc::new(Sentinels { sentinels, name, node: dial(node), patience });
@@ -59,7 +59,7 @@ impl Topology {
                 let listeners = sentinels.listen(&link);
                 Topology::Sentinel { link, _listeners: listeners }
             }
-            Place::Cluster(nodes) => {
+            Address::Cluster(nodes) => {
                 let (sha, prefix) = (sha.to_owned(), config.key_prefix.clone());
                 let probe = Box::new(move |has: &dyn Fn(u16) -> bool| probe(&sha, &prefix, has));
                 let seeds = nodes.into_iter().map(dial).collect();

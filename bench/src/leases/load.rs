@@ -1,0 +1,148 @@
+//! Nodes, and what is asked of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use redis::aio::MultiplexedConnection;
+use tollgate::{Descriptor, LeasedStore, Limiter, RedisStore, rules};
+
+/// The Redis that is asked, to be asked about itself.
+#[derive(Debug)]
+pub(crate) struct Redis(MultiplexedConnection);
+
+impl Redis {
+    pub(crate) async fn connect(url: &str) -> Result<Self> {
+        Ok(Redis(redis::Client::open(url)?.get_multiplexed_async_connection().await?))
+    }
+
+    /// Empties it and forgets its statistics.
+    pub(crate) async fn clear(&self) -> Result<()> {
+        let mut connection = self.0.clone();
+        redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await?;
+        redis::cmd("CONFIG").arg("RESETSTAT").query_async::<()>(&mut connection).await?;
+        Ok(())
+    }
+
+    /// Calls of the script since then.
+    pub(crate) async fn script_calls(&self) -> Result<u64> {
+        let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut self.0.clone()).await?;
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        Ok(line.and_then(|line| line.split(',').next()).map_or(Ok(0), str::parse)?)
+    }
+}
+
+/// Nodes with one rule.
+pub(crate) struct Fleet(Vec<Arc<Limiter<LeasedStore>>>);
+
+/// What came of a run.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) decisions: u64,
+    pub(crate) admitted: u64,
+    pub(crate) seconds: f64,
+    pub(crate) stranded: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    decisions: AtomicU64,
+    admitted: AtomicU64,
+    degraded: AtomicU64,
+}
+
+impl Counts {
+    async fn ask(&self, node: &Limiter<LeasedStore>) {
+        let answer = node.check(&Descriptor::new(), 1).await;
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        self.admitted.fetch_add(u64::from(answer.allowed()), Ordering::Relaxed);
+        self.degraded.fetch_add(u64::from(answer.degraded().is_some()), Ordering::Relaxed);
+    }
+}
+
+impl Fleet {
+    pub(crate) async fn start(url: &str, nodes: usize, limit: &str, consistency: &str) -> Result<Self> {
+        let text =
+            format!("rules: [{{ name: all, key: global, limit: {limit}, consistency: {consistency} }}]");
+        let mut fleet = Vec::new();
+        for _ in 0..nodes {
+            let store = RedisStore::builder(url).deadline(Duration::from_secs(5)).connect().await?;
+            store.ready().await?;
+            fleet.push(Arc::new(Limiter::new(rules::parse("rules.yaml", &text)?, LeasedStore::new(store))));
+        }
+        // Shares are known when everybody has heard of everybody.
+        let everybody = || fleet.iter().all(|node| node.store().stats().nodes as usize == nodes);
+        for _ in 0..1_000 {
+            if everybody() {
+                return Ok(Fleet(fleet));
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        anyhow::bail!("the nodes do not find each other")
+    }
+
+    /// Every caller asks again as soon as it has its answer.
+    pub(crate) async fn as_fast_as_possible(self, time: Duration, callers: usize) -> Result<Run> {
+        let counts = Arc::new(Counts::default());
+        let began = Instant::now();
+        let tasks: Vec<_> = (0..callers)
+            .flat_map(|_| &self.0)
+            .map(|node| {
+                let (node, counts) = (Arc::clone(node), Arc::clone(&counts));
+                tokio::spawn(async move {
+                    while began.elapsed() < time {
+                        for _ in 0..64 {
+                            counts.ask(&node).await;
+                        }
+                        tokio::task::yield_now().await; // local answers never wait, so give way now and then
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await?;
+        }
+        self.end(&counts, began).await
+    }
+
+    /// Every node is asked so many times a second, whether or not it has answered.
+    pub(crate) async fn paced(self, time: Duration, per_second: &[u64]) -> Result<Run> {
+        let counts = Arc::new(Counts::default());
+        let began = Instant::now();
+        let mut tasks = tokio::task::JoinSet::new();
+        for (node, per_second) in self.0.iter().zip(per_second.iter().copied()) {
+            let (node, counts) = (Arc::clone(node), Arc::clone(&counts));
+            tasks.spawn(async move {
+                let mut asked = 0;
+                let mut asking = tokio::task::JoinSet::new();
+                let mut tick = tokio::time::interval(Duration::from_millis(1));
+                while began.elapsed() < time {
+                    tick.tick().await;
+                    let due = (began.elapsed().as_secs_f64() * per_second as f64) as u64;
+                    while asked < due {
+                        let (node, counts) = (Arc::clone(&node), Arc::clone(&counts));
+                        asking.spawn(async move { counts.ask(&node).await });
+                        asked += 1;
+                    }
+                    while asking.try_join_next().is_some() {}
+                }
+                asking.join_all().await;
+            });
+        }
+        tasks.join_all().await;
+        self.end(&counts, began).await
+    }
+
+    async fn end(self, counts: &Counts, began: Instant) -> Result<Run> {
+        let seconds = began.elapsed().as_secs_f64();
+        let stranded = self.0.iter().map(|node| node.store().stats().tokens_stranded).sum();
+        for node in &self.0 {
+            node.store().close().await;
+        }
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ensure!(read(&counts.degraded) == 0, "{} decisions were made without Redis", read(&counts.degraded));
+        let (decisions, admitted) = (read(&counts.decisions), read(&counts.admitted));
+        Ok(Run { decisions, admitted, seconds, stranded })
+    }
+}

@@ -1,0 +1,119 @@
+//! What do leases save, and what do they cost? One hot key on two nodes and one Redis, exact and leased; four nodes that
+//! want twice the limit, one of them more than the others; a hot key that is refused.
+//!
+//! Known bias: nodes and Redis share the machine's cores, and the nodes are tasks of one process, each with a store and a
+//! connection of its own. See `bench/README.md`.
+
+#![expect(clippy::print_stdout, reason = "it prints tables")]
+#![expect(clippy::disallowed_methods, reason = "it reads the clock to measure")]
+
+mod load;
+
+use anyhow::Result;
+use clap::Parser;
+use mimalloc::MiMalloc;
+use std::time::Duration;
+
+use load::{Fleet, Redis};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// Measures leases.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// A Redis of our own: it is flushed
+    #[arg(long)]
+    url: String,
+    /// Short rounds: only to see that it works
+    #[arg(long)]
+    quick: bool,
+}
+
+/// So much that the limit is not in the way.
+const ROOMY: &str = "10000000/s burst 1000000";
+const CROWDED: &str = "1000/s burst 1000";
+const TIGHT: &str = "10/s burst 10";
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let (rounds, time) = if arguments.quick { (1, 500) } else { (5, 4_000) };
+    let time = Duration::from_millis(time);
+    let redis = Redis::connect(&arguments.url).await?;
+
+    println!(
+        "One hot key, `{ROOMY}`, 2 nodes of 8 callers, {time:?} a round, {rounds} rounds: median (range)\n"
+    );
+    println!("| consistency | decisions/s | store calls per decision |");
+    println!("|---|---:|---:|");
+    let mut medians = Vec::new();
+    for consistency in ["exact", "leased", "auto"] {
+        let mut rates = Vec::new();
+        let mut calls = Vec::new();
+        for _ in 0..rounds {
+            redis.clear().await?;
+            let fleet = Fleet::start(&arguments.url, 2, ROOMY, consistency).await?;
+            let run = fleet.as_fast_as_possible(time, 8).await?;
+            rates.push(run.decisions as f64 / run.seconds);
+            calls.push(redis.script_calls().await? as f64 / run.decisions as f64);
+        }
+        println!("| {consistency} | {} | {} |", cell(&rates, 0), cell(&calls, 4));
+        medians.push((median(&rates), median(&calls)));
+    }
+    println!("\n- leased: {:.1}x the decisions/s of exact (wanted 20)", medians[1].0 / medians[0].0);
+    println!("- leased: {:.4} store calls per decision (wanted at most 0.05)", medians[1].1);
+
+    println!(
+        "\nTwice the limit, `{CROWDED}`, 4 nodes that ask 800, 800, 200 and 200 times a second, {time:?}\n"
+    );
+    println!(
+        "| consistency | asked | admitted | over the bound | under it | store calls/s | tokens stranded |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|");
+    for consistency in ["exact", "leased", "local"] {
+        redis.clear().await?;
+        let fleet = Fleet::start(&arguments.url, 4, CROWDED, consistency).await?;
+        let run = fleet.paced(2 * time, &[800, 800, 200, 200]).await?;
+        let bound = 1_000 + (1_000.0 * run.seconds) as u64;
+        println!(
+            "| {consistency} | {} | {} | {} | {:.2} % | {:.0} | {} |",
+            run.decisions,
+            run.admitted,
+            run.admitted.saturating_sub(bound),
+            100.0 * bound.saturating_sub(run.admitted) as f64 / bound as f64,
+            redis.script_calls().await? as f64 / run.seconds,
+            run.stranded
+        );
+    }
+    println!("\n- wanted: nothing over the bound, and leased at most 2 % under it");
+
+    println!("\nA refused hot key, `{TIGHT}`, one node asked 50,000 times a second, {time:?}\n");
+    println!("| consistency | asked/s | admitted/s | store calls/s |");
+    println!("|---|---:|---:|---:|");
+    for consistency in ["leased", "auto"] {
+        redis.clear().await?;
+        let fleet = Fleet::start(&arguments.url, 1, TIGHT, consistency).await?;
+        let run = fleet.paced(time, &[50_000]).await?;
+        println!(
+            "| {consistency} | {:.0} | {:.1} | {:.1} |",
+            run.decisions as f64 / run.seconds,
+            run.admitted as f64 / run.seconds,
+            redis.script_calls().await? as f64 / run.seconds
+        );
+    }
+    println!("\n- exact is one call for each; wanted of leased: at most 40 store calls a second");
+    Ok(())
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn cell(values: &[f64], digits: usize) -> String {
+    let least = values.iter().copied().fold(f64::MAX, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    format!("{:.digits$} ({least:.digits$}-{most:.digits$})", median(values))
+}

@@ -1,0 +1,330 @@
+//! The node's side: what it has borrowed of one bucket, and what it does with that.
+//!
+//! ```text
+//! request -> spend -> Pass      held tokens cover it
+//!                     Refuse    the store refused the same a moment ago
+//!                     Call      send `call`; when the loan is here, ask again
+//!                     Wait      a call is under way; when it is over, ask again
+//!                     Exact     too cold to borrow for: the store decides this one
+//! ```
+//!
+//! All instants are of one clock of the node, which never stands still and never jumps: it need not agree with
+//! anybody else's.
+
+use super::pace::Pace;
+use super::{Call, DRIFT, Loan, NodeId, TERM};
+use crate::time::{Micros, Timestamp};
+use crate::verdict::Verdict;
+
+/// Tokens for so long are borrowed.
+const AHEAD: u64 = 50_000;
+/// The longest time a refusal is remembered.
+const LONGEST_REFUSAL: Micros = Micros::new(1_000_000);
+/// A bucket that lent less than was wanted is asked again after this time, unless a request needs it sooner.
+const SCARCE: Micros = Micros::new(10_000);
+/// A lease that nobody has spent from for so long is given back.
+const IDLE: Micros = Micros::new(200_000);
+const SECOND: u64 = 1_000_000;
+
+/// When a key is worth a lease: from so many tokens a second on, and until it falls below so many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Temper {
+    /// A cold key gets hot here.
+    pub hot: u64,
+    /// A hot key gets cold here.
+    pub cold: u64,
+}
+
+impl Temper {
+    /// `consistency: leased`: a key that is asked for a few times in a tenth of a second.
+    pub const LEASED: Temper = Temper { hot: 40, cold: 10 };
+    /// `consistency: auto`: a key that is worth it, and does not flutter.
+    pub const AUTO: Temper = Temper { hot: 400, cold: 100 };
+}
+
+/// What to do with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// It passes on held tokens.
+    Pass(Taken),
+    /// It is refused, as the store did a moment ago.
+    Refuse(Verdict),
+    /// Ask the store to lend what it needs.
+    Call,
+    /// Wait for the call that is under way.
+    Wait,
+    /// Let the store decide.
+    Exact,
+}
+
+/// Tokens that were taken from a lease, in case they have to be put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    cost: u64,
+    /// The last call at that time. A later one has told the store that they were spent.
+    sequence: u64,
+}
+
+/// What a node holds of one bucket.
+#[derive(Debug, Clone)]
+pub struct Holding {
+    /// Unspent, and good until `ends`.
+    tokens: u64,
+    ends: Timestamp,
+    /// The last call that was sent.
+    sequence: u64,
+    flight: Option<Flight>,
+    pace: Pace,
+    hot: bool,
+    refusal: Option<Refusal>,
+    /// What the store said last.
+    told: Told,
+    /// No call without need before this.
+    quiet_until: Timestamp,
+}
+
+/// A call under way.
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    sequence: u64,
+    /// Read before it was sent.
+    sent: Timestamp,
+    want: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Refusal {
+    cost: u64,
+    verdict: Verdict,
+    at: Timestamp,
+    until: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    remaining: u64,
+    reset_after: Micros,
+    at: Timestamp,
+}
+
+impl Holding {
+    /// Nothing is held yet.
+    pub fn new() -> Self {
+        let never = Timestamp::from_micros(i64::MIN);
+        Holding {
+            tokens: 0,
+            ends: never,
+            sequence: 0,
+            flight: None,
+            pace: Pace::default(),
+            hot: false,
+            refusal: None,
+            told: Told::default(),
+            quiet_until: never,
+        }
+    }
+
+    /// Counts a request towards the key's pace. Once for each, however often it then [`spend`](Self::spend)s.
+    #[inline]
+    pub fn note(&mut self, cost: u64, temper: Temper, now: Timestamp) {
+        self.pace.note(cost, now);
+        let pace = self.pace.per_second(now);
+        self.hot = if self.hot { pace >= temper.cold } else { pace >= temper.hot };
+    }
+
+    /// What to do with a request of this cost.
+    #[inline]
+    pub fn spend(&mut self, cost: u64, now: Timestamp) -> Step {
+        if cost <= self.tokens_at(now) {
+            self.tokens -= cost;
+            return Step::Pass(Taken { cost, sequence: self.sequence });
+        }
+        match self.refusal {
+            Some(refusal) if now < refusal.until && cost >= refusal.cost => {
+                return Step::Refuse(refusal.verdict_at(now));
+            }
+            Some(refusal) if now >= refusal.until => self.refusal = None,
+            _ => {}
+        }
+        match self.flight {
+            Some(_) => Step::Wait,
+            None if self.hot => Step::Call,
+            None => Step::Exact,
+        }
+    }
+
+    /// Puts tokens back that a request took and, refused elsewhere, did not need. They are lost when the store was told
+    /// meanwhile that they are spent.
+    pub fn put_back(&mut self, taken: Taken) {
+        if taken.sequence == self.sequence {
+            self.tokens += taken.cost;
+        }
+    }
+
+    /// The call to send now, for a request of this cost that waits for it.
+    pub fn call(&mut self, node: NodeId, sequence: u64, least: u64, now: Timestamp) -> Call {
+        let left = self.tokens_at(now);
+        let want = self.target(now).saturating_sub(left).max(least);
+        self.send(Call { node, sequence, left, returned: 0, least, want, term: TERM }, now)
+    }
+
+    /// The call to send although nobody waits for it: before the lease runs dry or ends.
+    #[inline]
+    pub fn renewal(&mut self, node: NodeId, sequence: impl FnOnce() -> u64, now: Timestamp) -> Option<Call> {
+        if self.flight.is_some() || !self.hot || now < self.quiet_until {
+            return None;
+        }
+        let left = self.tokens_at(now);
+        let target = self.target(now);
+        let ends_soon = until(self.ends, now) < TERM.get() / 3;
+        (left * 2 < target || ends_soon).then(|| self.call(node, sequence(), 0, now))
+    }
+
+    /// The call that gives everything back, when nobody has asked for a while or nobody will.
+    pub fn farewell(
+        &mut self,
+        node: NodeId,
+        sequence: impl FnOnce() -> u64,
+        parting: Parting,
+        now: Timestamp,
+    ) -> Option<Call> {
+        let left = self.tokens_at(now);
+        let waits = parting == Parting::Idle && self.pace.silence(now) < IDLE;
+        if left == 0 || waits || self.flight.is_some() {
+            return None;
+        }
+        self.tokens = 0;
+        let call =
+            Call { node, sequence: sequence(), left: 0, returned: left, least: 0, want: 0, term: TERM };
+        Some(self.send(call, now))
+    }
+
+    /// The store answered a call; anything but the one that is waited for is too late, and is not spent. Answers when the
+    /// call was sent, if it was waited for.
+    pub fn answered(
+        &mut self,
+        sequence: u64,
+        loan: Loan,
+        verdict: &Verdict,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let flight = self.flight.take_if(|flight| flight.sequence == sequence)?;
+        // From before the call was sent, and not to the end: this node stops before the store forgets.
+        let term = loan.term.get() - loan.term.get().div_ceil(DRIFT);
+        self.ends = flight.sent.after(Micros::new(term));
+        self.tokens = self.tokens.min(loan.kept).saturating_add(loan.granted);
+        if now >= self.ends {
+            self.tokens = 0;
+        }
+        if loan.granted < flight.want {
+            self.quiet_until = now.after(SCARCE);
+        }
+        self.told = Told { remaining: verdict.remaining, reset_after: verdict.reset_after, at: now };
+        Some(flight.sent)
+    }
+
+    /// The size of the block to take of a queue, for a request of this cost: no more than a part of what was left.
+    pub fn places(&self, cost: u64, want: u64) -> u64 {
+        want.min(self.told.remaining / 4).max(cost)
+    }
+
+    /// Nobody waits any more for the answer to a call; if it comes, it is not spent.
+    pub fn gave_up(&mut self, sequence: u64, now: Timestamp) {
+        if self.flight.take_if(|flight| flight.sequence == sequence).is_some() {
+            self.quiet_until = now.after(SCARCE);
+        }
+    }
+
+    /// The store refused a request of this cost: the same need not be asked again for a while.
+    pub fn refused(&mut self, cost: u64, verdict: Verdict, now: Timestamp) {
+        let wait = verdict.retry_after.unwrap_or(LONGEST_REFUSAL).min(LONGEST_REFUSAL);
+        self.refusal = Some(Refusal { cost, verdict, at: now, until: now.after(wait) });
+    }
+
+    /// Something was refunded or reset: what was refused may pass now.
+    pub fn forget_refusal(&mut self) {
+        self.refusal = None;
+    }
+
+    /// The verdict on a request that passed here: what the store said last, and what is held.
+    pub fn verdict(&self, limit: u64, now: Timestamp) -> Verdict {
+        let elapsed = Micros::new(now.as_micros().abs_diff(self.told.at.as_micros()));
+        Verdict {
+            allowed: true,
+            limit,
+            remaining: self.told.remaining.saturating_add(self.tokens).min(limit),
+            retry_after: Some(Micros::ZERO),
+            reset_after: self.told.reset_after.saturating_sub(elapsed),
+            delay: Micros::ZERO,
+            more_after: None,
+            at: now,
+        }
+    }
+
+    /// Tokens that may be spent.
+    #[inline]
+    pub fn tokens_at(&self, now: Timestamp) -> u64 {
+        if now < self.ends { self.tokens } else { 0 }
+    }
+
+    /// Whether a call is under way.
+    pub const fn is_calling(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// Whether its decisions are made here.
+    pub const fn is_hot(&self) -> bool {
+        self.hot
+    }
+
+    /// Whether nothing would be lost by forgetting it.
+    pub fn is_idle(&self, now: Timestamp) -> bool {
+        let refuses = self.refusal.is_some_and(|refusal| now < refusal.until);
+        self.flight.is_none() && self.tokens_at(now) == 0 && !refuses && self.pace.silence(now) >= IDLE
+    }
+
+    /// Tokens to hold at this pace.
+    fn target(&mut self, now: Timestamp) -> u64 {
+        (self.pace.per_second(now).saturating_mul(AHEAD) / SECOND).max(1)
+    }
+
+    fn send(&mut self, call: Call, now: Timestamp) -> Call {
+        self.tokens = self.tokens_at(now); // what has ended does not come back to life
+        self.sequence = call.sequence;
+        self.flight = Some(Flight { sequence: call.sequence, sent: now, want: call.want });
+        call
+    }
+}
+
+/// Why a lease is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parting {
+    /// If nobody has asked for a while.
+    Idle,
+    /// At once: the node stops, or the limit has changed.
+    Final,
+}
+
+impl Default for Holding {
+    fn default() -> Self {
+        Holding::new()
+    }
+}
+
+impl Refusal {
+    /// The same refusal, some time later.
+    fn verdict_at(&self, now: Timestamp) -> Verdict {
+        let elapsed = Micros::new(now.as_micros().abs_diff(self.at.as_micros()));
+        let later = |wait: Micros| wait.saturating_sub(elapsed);
+        Verdict {
+            retry_after: self.verdict.retry_after.map(|wait| later(wait).max(Micros::new(1))),
+            reset_after: later(self.verdict.reset_after),
+            more_after: self.verdict.more_after.map(|wait| later(wait).max(Micros::new(1))),
+            ..self.verdict
+        }
+    }
+}
+
+fn until(instant: Timestamp, now: Timestamp) -> u64 {
+    u64::try_from(instant.as_micros().saturating_sub(now.as_micros())).unwrap_or(0)
+}

@@ -1,0 +1,311 @@
+use super::*;
+use crate::algorithm::{Demand, State, Window};
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+const SECOND: i64 = 1_000_000;
+const ONE: NodeId = NodeId(1);
+const OTHER: NodeId = NodeId(2);
+
+fn at(micros: i64) -> Timestamp {
+    Timestamp::from_micros(1_000 * SECOND + micros)
+}
+
+/// A bucket that remembers.
+struct Shop {
+    limit: Limit,
+    kept: Option<(State, Ledger)>,
+}
+
+impl Shop {
+    fn new(limit: &str) -> Self {
+        Shop { limit: limit.parse().unwrap(), kept: None }
+    }
+
+    fn with<T>(&mut self, now: i64, what: impl FnOnce(&mut LeasedBucket<'_>) -> T) -> T {
+        let (state, ledger) = self.kept.take().map_or((None, Ledger::default()), |(s, l)| (Some(s), l));
+        let mut bucket = LeasedBucket::open(&self.limit, state, ledger, at(now), Window::Own);
+        let outcome = what(&mut bucket);
+        self.kept = bucket.close();
+        outcome
+    }
+
+    fn remaining(&mut self, now: i64) -> u64 {
+        self.with(now, |bucket| bucket.remaining())
+    }
+
+    fn lend(&mut self, now: i64, call: Call) -> Option<Loan> {
+        self.with(now, |bucket| bucket.lend(&call))
+    }
+}
+
+fn call(node: NodeId, sequence: u64) -> Call {
+    Call { node, sequence, left: 0, returned: 0, least: 0, want: 0, term: TERM }
+}
+
+fn verdict(remaining: u64) -> Verdict {
+    Verdict { remaining, ..Verdict::open(100) }
+}
+
+#[test]
+fn time_pays_back_what_was_spent_and_never_what_is_out_on_lease() {
+    let mut shop = Shop::new("10/s burst 10");
+    let hour = Micros::new(3_600_000_000);
+    let loan = shop.lend(0, Call { least: 4, term: hour, ..call(ONE, 1) }).unwrap();
+    assert_eq!((loan.granted, loan.kept, loan.term), (4, 0, hour));
+    assert_eq!(shop.remaining(0), 6);
+    assert_eq!(shop.remaining(600 * SECOND), 6);
+    // It tells that one was spent: that one comes back with time, the others do not.
+    shop.lend(600 * SECOND, Call { left: 3, term: hour, ..call(ONE, 2) });
+    assert_eq!(shop.remaining(600 * SECOND), 6);
+    assert_eq!(shop.remaining(600 * SECOND + 100_000), 7);
+    assert_eq!(shop.remaining(700 * SECOND), 7);
+}
+
+#[test]
+fn what_nobody_told_of_counts_as_spent_when_its_lease_ends() {
+    let mut shop = Shop::new("10/s burst 10");
+    shop.lend(0, Call { least: 4, ..call(ONE, 1) });
+    assert_eq!(shop.remaining(499_999), 6);
+    assert_eq!(shop.remaining(500_000), 6);
+    assert_eq!(shop.remaining(600_000), 7);
+    assert_eq!(shop.remaining(900_000), 10);
+    // Also when nobody looked in between.
+    let mut unwatched = Shop::new("10/s burst 10");
+    unwatched.lend(0, Call { least: 4, ..call(ONE, 1) });
+    assert_eq!(unwatched.remaining(700_000), 8);
+}
+
+#[test]
+fn a_late_or_doubled_call_changes_nothing_even_after_everything_was_given_back() {
+    let mut shop = Shop::new("10/s burst 10");
+    let first = Call { least: 4, ..call(ONE, 1) };
+    assert_eq!(shop.lend(0, first).unwrap().granted, 4);
+    assert_eq!(shop.lend(1, first), None);
+    assert_eq!(shop.remaining(1), 6);
+    let farewell = Call { returned: 4, ..call(ONE, 3) };
+    assert_eq!(shop.lend(2, farewell).unwrap().granted, 0);
+    assert_eq!(shop.remaining(2), 10);
+    assert_eq!(shop.lend(3, Call { least: 2, ..call(ONE, 2) }), None);
+    assert_eq!(shop.lend(4, farewell), None);
+    assert_eq!(shop.remaining(4), 10);
+}
+
+#[test]
+fn a_node_cannot_keep_or_give_back_more_than_it_has() {
+    let mut shop = Shop::new("10/s burst 10");
+    shop.lend(0, Call { least: 4, ..call(ONE, 1) });
+    let loan = shop.lend(0, Call { left: 9, returned: 9, ..call(ONE, 2) }).unwrap();
+    assert_eq!((loan.kept, shop.remaining(0)), (4, 6));
+    // After its lease has ended it has nothing.
+    let loan = shop.lend(2 * SECOND, Call { left: 4, returned: 4, ..call(ONE, 3) }).unwrap();
+    assert_eq!((loan.kept, shop.remaining(2 * SECOND)), (0, 10));
+}
+
+#[test]
+fn leases_shrink_to_single_tokens_as_the_bucket_empties() {
+    let mut shop = Shop::new("1/d burst 100");
+    let mut granted = Vec::new();
+    for sequence in 1..=20 {
+        let node = NodeId(sequence % 2);
+        let loan = shop.lend(0, Call { least: 1, want: 40, ..call(node, sequence) }).unwrap();
+        granted.push(loan.granted);
+    }
+    assert_eq!(granted[..6], [40, 15, 11, 8, 6, 5]);
+    assert_eq!(granted.iter().rfind(|granted| **granted > 0), Some(&1));
+    assert_eq!(granted.iter().sum::<u64>(), 100);
+    assert_eq!(shop.remaining(0), 0);
+}
+
+#[test]
+fn a_lease_dies_with_its_window() {
+    let limit = Limit::fixed_window(10, Micros::new(1_000_000), crate::limit::Phase::Epoch).unwrap();
+    let mut shop = Shop { limit, kept: None };
+    let loan = shop.lend(900_000, Call { least: 4, ..call(ONE, 1) }).unwrap();
+    assert_eq!(loan.term, Micros::new(99_999));
+    assert_eq!(shop.remaining(999_999), 6);
+    assert_eq!(shop.remaining(SECOND), 10);
+}
+
+#[test]
+fn a_logs_lease_counts_for_a_whole_window_from_its_end() {
+    let limit = Limit::sliding_window_log(10, Micros::new(1_000_000)).unwrap();
+    let mut shop = Shop { limit, kept: None };
+    shop.lend(0, Call { least: 4, ..call(ONE, 1) });
+    assert_eq!(shop.remaining(SECOND + 499_999), 6);
+    assert_eq!(shop.remaining(SECOND + 500_000), 10);
+}
+
+#[test]
+fn more_nodes_than_the_ledger_holds_get_nothing() {
+    let mut shop = Shop::new("1/d burst 100000");
+    for node in 0..MOST_HOLDERS as u64 {
+        assert_eq!(shop.lend(0, Call { least: 1, ..call(NodeId(node), 1) }).unwrap().granted, 1);
+    }
+    assert_eq!(shop.lend(0, Call { least: 1, ..call(NodeId(99), 1) }).unwrap().granted, 0);
+    assert_eq!(shop.lend(0, Call { least: 1, left: 1, ..call(NodeId(7), 2) }).unwrap().granted, 1);
+}
+
+#[test]
+fn a_store_clock_that_is_set_back_shortens_no_lease() {
+    let mut shop = Shop::new("10/s burst 10");
+    shop.lend(0, Call { least: 4, ..call(ONE, 1) });
+    shop.lend(1, Call { least: 1, ..call(OTHER, 1) });
+    // An hour back: half a second later it is still out, and then it ends.
+    let back = -3_600 * SECOND;
+    shop.with(back, |bucket| bucket.take(1));
+    assert_eq!(shop.with(back + 499_998, |bucket| bucket.outstanding()), 5);
+    assert_eq!(shop.with(back + 500_000, |bucket| bucket.outstanding()), 0);
+}
+
+#[test]
+fn a_request_that_leases_crowd_out_is_told_to_wait_until_they_are_back() {
+    let mut shop = Shop::new("10/s burst 10");
+    shop.lend(0, Call { least: 4, ..call(ONE, 1) });
+    let wait = shop.with(0, |bucket| {
+        let answer = bucket.ask(Demand { cost: 8, patience: Micros::MAX });
+        assert!(!answer.allowed());
+        bucket.verdict(answer).retry_after.unwrap().get()
+    });
+    let later = i64::try_from(wait).unwrap();
+    assert!(shop.with(later, |bucket| bucket.ask(Demand { cost: 8, patience: Micros::MAX }).allowed()));
+}
+
+/// A holding with tokens, lent at 0.
+fn held(tokens: u64) -> Holding {
+    let mut holding = Holding::new();
+    holding.call(ONE, 1, tokens, at(0));
+    let loan = Loan { granted: tokens, kept: 0, term: TERM };
+    assert_eq!(holding.answered(1, loan, &verdict(50), at(10_000)), Some(at(0)));
+    holding
+}
+
+#[test]
+fn a_node_stops_before_the_store_forgets_counted_from_before_it_asked() {
+    let mut holding = held(3);
+    assert!(matches!(holding.spend(1, at(449_999)), Step::Pass(_)));
+    assert_eq!(holding.tokens_at(at(450_000)), 0);
+    assert_eq!(holding.spend(1, at(450_000)), Step::Exact, "also one that stood still meanwhile");
+}
+
+#[test]
+fn an_answer_that_comes_after_the_lease_has_ended_is_not_spent() {
+    let mut holding = Holding::new();
+    holding.call(ONE, 1, 5, at(0));
+    holding.answered(1, Loan { granted: 5, kept: 0, term: TERM }, &verdict(50), at(450_000));
+    assert_eq!(holding.tokens_at(at(450_000)), 0);
+}
+
+#[test]
+fn an_answer_that_was_given_up_on_is_never_spent() {
+    let mut holding = Holding::new();
+    let loan = Loan { granted: 5, kept: 0, term: TERM };
+    holding.call(ONE, 1, 5, at(0));
+    holding.gave_up(1, at(50_000));
+    assert_eq!(holding.answered(1, loan, &verdict(50), at(51_000)), None);
+    holding.call(ONE, 2, 5, at(60_000));
+    assert_eq!(holding.answered(1, loan, &verdict(50), at(61_000)), None);
+    assert_eq!(holding.tokens_at(at(61_000)), 0);
+}
+
+#[test]
+fn tokens_are_put_back_unless_the_store_was_told_that_they_are_spent() {
+    let mut holding = held(3);
+    let Step::Pass(taken) = holding.spend(1, at(20_000)) else { panic!("there are some") };
+    holding.put_back(taken);
+    assert_eq!(holding.tokens_at(at(20_000)), 3);
+    let Step::Pass(taken) = holding.spend(1, at(20_000)) else { panic!("there are some") };
+    assert_eq!(holding.call(ONE, 2, 9, at(30_000)).left, 2);
+    holding.put_back(taken);
+    assert_eq!(holding.tokens_at(at(30_000)), 2);
+}
+
+#[test]
+fn a_refusal_is_remembered_for_its_wait_and_at_most_a_second() {
+    let mut holding = Holding::new();
+    let refused = |wait| Verdict { allowed: false, ..Verdict::closed(10, Micros::new(wait)) };
+    holding.refused(2, refused(100_000), at(0));
+    let Step::Refuse(verdict) = holding.spend(2, at(60_000)) else { panic!("it was refused just now") };
+    assert_eq!(verdict.retry_after, Some(Micros::new(40_000)));
+    assert_eq!(holding.spend(1, at(60_000)), Step::Exact, "less may pass");
+    assert_eq!(holding.spend(2, at(100_000)), Step::Exact);
+    holding.refused(2, refused(3_600_000_000), at(0));
+    assert!(matches!(holding.spend(2, at(999_999)), Step::Refuse(_)));
+    holding.forget_refusal();
+    assert_eq!(holding.spend(2, at(999_999)), Step::Exact);
+}
+
+#[test]
+fn a_key_gets_hot_at_one_pace_and_cold_at_a_lower_one() {
+    let temper = Temper { hot: 400, cold: 100 };
+    let mut holding = Holding::new();
+    let mut now = 0;
+    let mut ask = |holding: &mut Holding, times: i64, gap: i64| {
+        for _ in 0..times {
+            now += gap;
+            holding.note(1, temper, at(now));
+        }
+        holding.is_hot()
+    };
+    assert!(!ask(&mut holding, 200, 5_000), "200 a second are too few to get hot");
+    assert!(ask(&mut holding, 500, 1_000));
+    assert!(ask(&mut holding, 200, 5_000), "and enough to stay hot");
+    assert!(!ask(&mut holding, 50, 50_000));
+}
+
+#[test]
+fn idle_tokens_go_back_and_busy_ones_do_not() {
+    let mut holding = held(3);
+    holding.note(1, Temper::LEASED, at(100_000));
+    assert_eq!(holding.farewell(ONE, || 2, Parting::Idle, at(150_000)), None);
+    let farewell = holding.farewell(ONE, || 2, Parting::Idle, at(320_000)).unwrap();
+    assert_eq!((farewell.returned, farewell.left, farewell.want), (3, 0, 0));
+    assert_eq!(holding.tokens_at(at(320_000)), 0, "what goes back is not spent");
+}
+
+#[test]
+fn places_of_two_blocks_and_of_others_in_the_queue_leave_one_after_the_other() {
+    let limit: Limit = "100/s queue 99".parse().unwrap();
+    let mut shop = Shop { limit: limit.clone(), kept: None };
+    let mut charge = |now: i64, places: u64| {
+        shop.with(now, |bucket| {
+            let answer = bucket.ask(Demand { cost: places, patience: Micros::MAX });
+            bucket.take(places);
+            bucket.verdict(answer)
+        })
+    };
+    let mut departures = Vec::new();
+    let mut blocks = Vec::new();
+    for _ in 0..2 {
+        let verdict = charge(0, 5);
+        departures.push(verdict.delay.get());
+        blocks.extend(Block::new(&limit, 5, 1, &verdict, at(0), at(0)));
+    }
+    departures.push(charge(0, 1).delay.get());
+    for now in (0..120_000).step_by(7_000) {
+        for block in &mut blocks {
+            if let Turn::Place { delay, .. } = block.take(1, Micros::MAX, at(now)) {
+                departures.push(now.unsigned_abs() + delay.get());
+            }
+        }
+    }
+    departures.sort_unstable();
+    assert!(departures.len() >= 10, "{departures:?}");
+    let apart = departures.windows(2).all(|pair| pair[1] - pair[0] >= 10_000);
+    assert!(apart, "{departures:?}");
+}
+
+#[test]
+fn a_place_whose_turn_is_over_is_void() {
+    let limit: Limit = "100/s queue 99".parse().unwrap();
+    let verdict = Verdict { reset_after: Micros::new(50_000), ..verdict(90) };
+    let mut block = Block::new(&limit, 5, 0, &verdict, at(0), at(0)).unwrap();
+    assert_eq!(block.take(1, Micros::new(1), at(20_000)), Turn::TooLate(Micros::new(9_999)));
+    let Turn::Place { delay, ticket } = block.take(1, Micros::MAX, at(20_000)) else {
+        panic!("two are left")
+    };
+    assert_eq!(delay, Micros::new(10_000));
+    block.put_back(1, ticket);
+    assert!(matches!(block.take(2, Micros::MAX, at(20_000)), Turn::Place { .. }));
+    assert_eq!(block.take(1, Micros::MAX, at(20_000)), Turn::None);
+}

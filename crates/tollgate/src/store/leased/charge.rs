@@ -1,0 +1,419 @@
+//! A decision: what is held here first, because that is cheap to put back, then Redis for the rest.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+use tokio::sync::futures::OwnedNotified;
+use tollgate_core::lease::{Parting, Step, Taken, Temper, is_lent};
+use tollgate_core::rule::Consistency;
+use tollgate_core::{Enforcement, Hit, Hits, Timestamp, Verdict, Verdicts};
+
+use super::desk::{Desk, KeyHash, Outgoing};
+use super::{Shared, is_exact, temper};
+use crate::store::{Store as _, StoreError};
+
+/// So often a request looks at what is held, before Redis decides it.
+pub(super) const ROUNDS: usize = 3;
+
+/// What came of one hit here.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// It passes on tokens that were held.
+    Taken { hash: KeyHash, taken: Taken, verdict: Verdict },
+    /// It has a place in a queue.
+    Placed { hash: KeyHash, ticket: u64, verdict: Verdict },
+    /// Redis refused the same a moment ago.
+    Refused(Verdict),
+    /// Redis decides.
+    Exact,
+}
+
+/// What a request does next.
+pub(super) enum Next {
+    Call(Outgoing),
+    Wait(OwnedNotified),
+}
+
+impl Part {
+    fn refuses(&self, hit: &Hit<'_>) -> bool {
+        matches!(self, Part::Refused(_)) && hit.enforcement == Enforcement::Enforce
+    }
+}
+
+impl Shared {
+    /// A request of one hit that is not exact.
+    pub(super) async fn charge_one(
+        self: &Arc<Self>,
+        hit: &Hit<'_>,
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        let hits = std::slice::from_ref(hit);
+        let Some(temper) = temper(hit) else { return self.shares.charge(hits, verdicts).await };
+        match self.take(hit, temper).await? {
+            Part::Taken { verdict, .. } | Part::Placed { verdict, .. } | Part::Refused(verdict) => {
+                let at = self.redis.redis_time();
+                verdicts.push(Verdict { at, ..verdict });
+                Ok(at)
+            }
+            Part::Exact => self.charge_exact(hits, verdicts).await,
+        }
+    }
+
+    /// A request of several hits: all are charged or none is.
+    pub(super) async fn charge_all(
+        self: &Arc<Self>,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        let local: Hits<'_> = of(hits, Consistency::Local);
+        let mut shared_out = Verdicts::new();
+        self.shares.charge(&local, &mut shared_out).await?;
+        let mut refused = refuses(&local, &shared_out);
+        let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
+        let mut failed = None;
+        for hit in hits {
+            let part = match temper(hit) {
+                Some(temper) if !refused || hit.enforcement == Enforcement::Shadow => {
+                    self.take(hit, temper).await.unwrap_or_else(|error| {
+                        failed = Some(error);
+                        Part::Exact
+                    })
+                }
+                _ => Part::Exact,
+            };
+            refused |= part.refuses(hit);
+            parts.push(part);
+        }
+        let is_left = |place: &usize| {
+            matches!(parts[*place], Part::Exact)
+                && hits[*place].key.space().consistency() != Consistency::Local
+        };
+        let left: SmallVec<[usize; 4]> = (0..hits.len()).filter(is_left).collect();
+        let exact: Hits<'_> = left.iter().map(|place| hits[*place].clone()).collect();
+        let mut decided = Verdicts::new();
+        let asked = match failed {
+            Some(error) => Err(error),
+            None if exact.is_empty() => Ok(self.redis.redis_time()),
+            None if refused => self.numbers(&exact, &mut decided).await,
+            None => self.charge_exact(&exact, &mut decided).await,
+        };
+        let passes = asked.is_ok() && !refused && !refuses(&exact, &decided);
+        if !passes {
+            self.put_back(hits, &parts);
+            self.shares.put_back(&local, &mut shared_out).await;
+        }
+        let at = asked.map_err(|error| error.at(&left, hits.len()))?;
+        let (mut decided, mut shared_out) = (decided.into_iter(), shared_out.into_iter());
+        for (hit, part) in hits.iter().zip(parts) {
+            verdicts.push(match part {
+                Part::Taken { verdict, .. } | Part::Placed { verdict, .. } => {
+                    let kept = passes || hit.enforcement == Enforcement::Shadow;
+                    let verdict = Verdict { at, ..verdict };
+                    if kept { verdict } else { put_back(verdict, hit) }
+                }
+                Part::Refused(verdict) => verdict,
+                Part::Exact if hit.key.space().consistency() == Consistency::Local => {
+                    shared_out.next().expect("a verdict on every share")
+                }
+                Part::Exact => decided.next().expect("a verdict on every hit"),
+            });
+        }
+        Ok(at)
+    }
+
+    /// Takes a hit's cost from what is held, borrowing more if the key is hot.
+    #[inline]
+    async fn take(self: &Arc<Self>, hit: &Hit<'_>, temper: Temper) -> Result<Part, StoreError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Ok(Part::Exact);
+        }
+        let hash = self.desks.hash(&hit.key);
+        if !is_lent(hit.limit) {
+            return self.take_place(hash, hit, temper).await;
+        }
+        for round in 0..ROUNDS {
+            match self.look(hash, hit, (round == 0).then_some(temper)) {
+                Ok(part) => return Ok(part),
+                Err(Next::Wait(over)) => over.await,
+                Err(Next::Call(outgoing)) => {
+                    // In a task of its own: whoever gives up the request does not give up the call.
+                    let call = tokio::spawn(Arc::clone(self).send(outgoing));
+                    call.await.unwrap_or(Err(StoreError::Unreachable))?;
+                }
+            }
+        }
+        self.counters.exact.fetch_add(1, Ordering::Relaxed);
+        Ok(Part::Exact)
+    }
+
+    /// One look at what is held. The first of a request also counts it.
+    #[inline]
+    fn look(self: &Arc<Self>, hash: KeyHash, hit: &Hit<'_>, counts: Option<Temper>) -> Result<Part, Next> {
+        let cost = hit.demand.cost;
+        let mut shard = self.desks.shard(hash);
+        let desk = match Desk::of(&mut shard, hash, hit, self) {
+            Some(desk) if cost > 0 => desk,
+            _ => return Ok(Part::Exact),
+        };
+        // Under the lock, so that whoever was stopped before it does not spend what has ended since.
+        let now = self.now();
+        if let Some(temper) = counts {
+            desk.holding.note(cost, temper, now);
+        }
+        match desk.holding.spend(cost, now) {
+            Step::Pass(taken) => {
+                let verdict = desk.holding.verdict(hit.limit.capacity(), now);
+                let renewal = desk.renewal(hash, hit, self, now);
+                drop(shard);
+                self.counters.local.fetch_add(1, Ordering::Relaxed);
+                if let Some(renewal) = renewal {
+                    self.send_in_background(renewal);
+                }
+                Ok(Part::Taken { hash, taken, verdict })
+            }
+            Step::Refuse(verdict) => {
+                self.counters.remembered.fetch_add(1, Ordering::Relaxed);
+                Ok(Part::Refused(verdict))
+            }
+            Step::Call => Err(Next::Call(desk.call(hash, hit, self, now))),
+            Step::Wait => Err(Next::Wait(Arc::clone(&desk.over).notified_owned())),
+            Step::Exact => {
+                self.counters.exact.fetch_add(1, Ordering::Relaxed);
+                Ok(Part::Exact)
+            }
+        }
+    }
+
+    /// Sends a call and tells the desk, and whoever waits there, what came of it.
+    pub(super) async fn send(self: Arc<Self>, outgoing: Outgoing) -> Result<(), StoreError> {
+        let Outgoing { hash, place, call } = outgoing;
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
+        let answer = self.redis.lease(&place, &call).await;
+        let mut shard = self.desks.shard(hash);
+        let Some(desk) = shard.get_mut(&hash) else { return answer.map(drop) };
+        let now = self.now();
+        match &answer {
+            Ok(Some((loan, verdict))) => {
+                desk.holding.answered(call.sequence, *loan, verdict, now);
+                if loan.granted > 0 && desk.holding.tokens_at(now) == 0 {
+                    self.counters.stranded.fetch_add(loan.granted, Ordering::Relaxed);
+                }
+                if call.least > 0 && !verdict.allowed {
+                    desk.holding.refused(call.least, *verdict, now);
+                }
+            }
+            Ok(None) | Err(_) => {
+                self.counters.failed_calls.fetch_add(1, Ordering::Relaxed);
+                self.counters.stranded.fetch_add(call.returned, Ordering::Relaxed);
+                desk.holding.gave_up(call.sequence, now);
+            }
+        }
+        desk.over.notify_waiters();
+        drop(shard);
+        answer.map(drop)
+    }
+
+    pub(super) fn send_in_background(self: &Arc<Self>, outgoing: Outgoing) {
+        // What fails is counted, and the next request asks again.
+        drop(tokio::spawn(Arc::clone(self).send(outgoing)));
+    }
+
+    /// Lets Redis decide, and remembers what it refused.
+    async fn charge_exact(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
+        let before = verdicts.len();
+        let at = self.redis.charge(hits, verdicts).await?;
+        for (hit, verdict) in hits.iter().zip(&verdicts[before..]) {
+            if !verdict.allowed && temper(hit).is_some() {
+                let hash = self.desks.hash(&hit.key);
+                if let Some(desk) = self.desks.shard(hash).get_mut(&hash) {
+                    desk.holding.refused(hit.demand.cost, *verdict, self.now());
+                }
+            }
+        }
+        Ok(at)
+    }
+
+    /// The numbers of hits in a request that is refused already. Those on trial are charged all the same.
+    async fn numbers(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
+        let at = self.redis.peek(hits, verdicts).await?;
+        let trial: Hits<'_> =
+            hits.iter().filter(|hit| hit.enforcement == Enforcement::Shadow).cloned().collect();
+        if !trial.is_empty() {
+            let mut charged = Verdicts::new();
+            self.redis.charge(&trial, &mut charged).await?;
+            let places = hits.iter().zip(verdicts.iter_mut());
+            let on_trial = places.filter(|(hit, _)| hit.enforcement == Enforcement::Shadow);
+            on_trial.zip(charged).for_each(|((_, verdict), charged)| *verdict = charged);
+        }
+        Ok(at)
+    }
+
+    /// The request does not pass: what its enforcing hits took goes back.
+    fn put_back(&self, hits: &[Hit<'_>], parts: &[Part]) {
+        for (hit, part) in hits.iter().zip(parts).filter(|(hit, _)| hit.enforcement == Enforcement::Enforce) {
+            let (Part::Taken { hash, .. } | Part::Placed { hash, .. }) = part else { continue };
+            let mut shard = self.desks.shard(*hash);
+            let desk = shard.get_mut(hash).filter(|desk| desk.limit == hit.limit.digest());
+            match (part, desk) {
+                (Part::Taken { taken, .. }, Some(desk)) => desk.holding.put_back(*taken),
+                (Part::Placed { ticket, .. }, Some(Desk { block: Some(block), .. })) => {
+                    block.put_back(hit.demand.cost, *ticket);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What Redis says, and what is held here.
+    pub(super) async fn peek(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        let at = self.elsewhere(hits, verdicts, Elsewhere::Peek).await?;
+        let now = self.now();
+        let first = verdicts.len() - hits.len();
+        for (hit, verdict) in hits.iter().zip(&mut verdicts[first..]) {
+            let held = if is_exact(hit) { None } else { self.desks.held(hit, now) };
+            let tokens = held.map_or(0, |held| held.tokens);
+            verdict.remaining = verdict.remaining.saturating_add(tokens).min(verdict.limit);
+            if tokens > 0 && hit.demand.cost <= tokens {
+                (verdict.allowed, verdict.retry_after) = (true, Some(tollgate_core::Micros::ZERO));
+            }
+        }
+        Ok(at)
+    }
+
+    /// To Redis; what was refused may pass now.
+    pub(super) async fn refund(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        let at = self.elsewhere(hits, verdicts, Elsewhere::Refund).await?;
+        self.forget_refusals(hits);
+        Ok(at)
+    }
+
+    /// The same for charges that are known.
+    pub(super) async fn undo(
+        &self,
+        hits: &[Hit<'_>],
+        charged: &[Verdict],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        let is_local = |hit: &Hit<'_>| hit.key.space().consistency() == Consistency::Local;
+        let of = |wanted: bool| -> (Hits<'_>, Verdicts) {
+            let both = hits.iter().zip(charged).filter(|(hit, _)| is_local(hit) == wanted);
+            both.map(|(hit, verdict)| (hit.clone(), *verdict)).unzip()
+        };
+        let ((local, here_then), (others, there_then)) = (of(true), of(false));
+        let (mut here, mut there) = (Verdicts::new(), Verdicts::new());
+        let at = self.redis.undo(&others, &there_then, &mut there).await?;
+        self.shares.undo(&local, &here_then, &mut here).await?;
+        self.forget_refusals(hits);
+        let (mut here, mut there) = (here.into_iter(), there.into_iter());
+        verdicts.extend(hits.iter().filter_map(|hit| if is_local(hit) { here.next() } else { there.next() }));
+        Ok(at)
+    }
+
+    pub(super) async fn reset(
+        self: &Arc<Self>,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        for hit in hits.iter().filter(|hit| temper(hit).is_some()) {
+            let hash = self.desks.hash(&hit.key);
+            let held = self
+                .desks
+                .shard(hash)
+                .get_mut(&hash)
+                .and_then(|desk| desk.farewell(hash, self, Parting::Final));
+            if let Some(desk) = self.desks.shard(hash).get_mut(&hash) {
+                desk.block = None;
+            }
+            if let Some(outgoing) = held {
+                Arc::clone(self).send(outgoing).await?;
+            }
+        }
+        let at = self.elsewhere(hits, verdicts, Elsewhere::Reset).await?;
+        self.forget_refusals(hits);
+        Ok(at)
+    }
+
+    fn forget_refusals(&self, hits: &[Hit<'_>]) {
+        for hit in hits.iter().filter(|hit| temper(hit).is_some()) {
+            let hash = self.desks.hash(&hit.key);
+            if let Some(desk) = self.desks.shard(hash).get_mut(&hash) {
+                desk.holding.forget_refusal();
+            }
+        }
+    }
+
+    /// Shares in memory, everything else in Redis; the verdicts in the order of the hits.
+    async fn elsewhere(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+        what: Elsewhere,
+    ) -> Result<Timestamp, StoreError> {
+        let is_local = |hit: &Hit<'_>| hit.key.space().consistency() == Consistency::Local;
+        if !hits.iter().any(is_local) {
+            return self.at_redis(hits, verdicts, what).await;
+        }
+        let local: Hits<'_> = of(hits, Consistency::Local);
+        let places: SmallVec<[usize; 4]> = (0..hits.len()).filter(|place| !is_local(&hits[*place])).collect();
+        let others: Hits<'_> = places.iter().map(|place| hits[*place].clone()).collect();
+        let (mut here, mut there) = (Verdicts::new(), Verdicts::new());
+        let at = self.at_redis(&others, &mut there, what).await;
+        let at = at.map_err(|error| error.at(&places, hits.len()))?;
+        match what {
+            Elsewhere::Peek => self.shares.peek(&local, &mut here).await?,
+            Elsewhere::Refund => self.shares.refund(&local, &mut here).await?,
+            Elsewhere::Reset => self.shares.reset(&local, &mut here).await?,
+        };
+        let (mut here, mut there) = (here.into_iter(), there.into_iter());
+        verdicts.extend(hits.iter().filter_map(|hit| if is_local(hit) { here.next() } else { there.next() }));
+        Ok(at)
+    }
+
+    async fn at_redis(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+        what: Elsewhere,
+    ) -> Result<Timestamp, StoreError> {
+        match what {
+            Elsewhere::Peek => self.redis.peek(hits, verdicts).await,
+            Elsewhere::Refund => self.redis.refund(hits, verdicts).await,
+            Elsewhere::Reset => self.redis.reset(hits, verdicts).await,
+        }
+    }
+}
+
+/// What is not decided on leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Elsewhere {
+    Peek,
+    Refund,
+    Reset,
+}
+
+/// The hits of one consistency.
+fn of<'h>(hits: &[Hit<'h>], consistency: Consistency) -> Hits<'h> {
+    hits.iter().filter(|hit| hit.key.space().consistency() == consistency).cloned().collect()
+}
+
+/// Whether an enforcing hit is refused.
+fn refuses(hits: &[Hit<'_>], verdicts: &Verdicts) -> bool {
+    hits.iter()
+        .zip(verdicts)
+        .any(|(hit, verdict)| !verdict.allowed && hit.enforcement == Enforcement::Enforce)
+}
+
+/// The verdict of a bucket that would have let pass what was put back.
+pub(super) fn put_back(verdict: Verdict, hit: &Hit<'_>) -> Verdict {
+    let remaining = verdict.remaining.saturating_add(hit.demand.cost).min(verdict.limit);
+    Verdict { remaining, ..verdict }
+}

@@ -1,0 +1,51 @@
+//! What was admitted while Redis was away, to be charged when it is back.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use tollgate_core::Hit;
+
+use super::desk::KeyHash;
+use crate::store::redis::Place;
+
+/// So many keys are remembered; what is admitted on others is forgiven.
+const MOST_KEYS: usize = 10_000;
+
+/// Costs by key, none above the key's capacity: a bucket is never charged more than it holds.
+#[derive(Debug, Default)]
+pub(super) struct Owed(Mutex<HashMap<KeyHash, Debit>>);
+
+/// What one bucket is owed.
+#[derive(Debug)]
+pub(super) struct Debit {
+    pub(super) place: Place,
+    pub(super) cost: u64,
+    capacity: u64,
+}
+
+impl Owed {
+    pub(super) fn add(&self, hash: KeyHash, hit: &Hit<'_>, place: impl FnOnce() -> Place) {
+        let mut owed = self.0.lock();
+        if hit.demand.cost == 0 || owed.len() >= MOST_KEYS && !owed.contains_key(&hash) {
+            return;
+        }
+        let capacity = hit.limit.capacity();
+        let debit = owed.entry(hash).or_insert_with(|| Debit { place: place(), cost: 0, capacity });
+        debit.cost = debit.cost.saturating_add(hit.demand.cost).min(debit.capacity);
+    }
+
+    /// Takes out a few, to charge them.
+    pub(super) fn some(&self, count: usize) -> Vec<(KeyHash, Debit)> {
+        let mut owed = self.0.lock();
+        let keys: Vec<KeyHash> = owed.keys().take(count).copied().collect();
+        keys.into_iter().filter_map(|key| owed.remove(&key).map(|debit| (key, debit))).collect()
+    }
+
+    /// Redis was not back: it stays owed.
+    pub(super) fn again(&self, hash: KeyHash, debit: Debit) {
+        let mut owed = self.0.lock();
+        let known = owed.remove(&hash).map_or(0, |known| known.cost);
+        let cost = debit.cost.saturating_add(known).min(debit.capacity);
+        owed.insert(hash, Debit { cost, ..debit });
+    }
+}

@@ -1,0 +1,179 @@
+//! `consistency: local`: this node's share of a limit, in buckets of its own.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+use tollgate_core::algorithm::State;
+use tollgate_core::limit::Rank;
+use tollgate_core::rule::Consistency;
+use tollgate_core::{Enforcement, Hit, Hits, Limit, Timestamp, Verdict, Verdicts};
+
+use super::HEARTBEAT;
+use super::charge::put_back;
+use crate::clock::Clock;
+use crate::store::{Bounds, MemoryStore, Store, StoreError};
+
+/// The shares, and how many there are to share with.
+#[derive(Debug)]
+pub(super) struct Shares {
+    buckets: MemoryStore,
+    /// There are at least so many nodes, whatever the roll says.
+    least: NonZeroU32,
+    /// How many nodes there are, and in the lower half how many come before this one.
+    rank: AtomicU64,
+}
+
+impl Shares {
+    pub(super) fn new(clock: Clock, nodes: NonZeroU32) -> Self {
+        let rank = AtomicU64::new(u64::from(nodes.get()) << 32);
+        Shares { buckets: MemoryStore::with(clock, Bounds::default()), least: nodes, rank }
+    }
+
+    /// This node's place, as last heard.
+    pub(super) fn rank(&self) -> Rank {
+        let [place, nodes] = halves(self.rank.load(Ordering::Relaxed));
+        Rank { place, nodes: NonZeroU32::new(nodes).unwrap_or(self.least) }
+    }
+
+    /// The roll was called: so many nodes, of which so many come before this one.
+    pub(super) fn heard(&self, nodes: usize, place: usize) {
+        let number = |count: usize| u64::try_from(count).unwrap_or(0).min(u64::from(u32::MAX));
+        let nodes = number(nodes).max(u64::from(self.least.get()));
+        self.rank.store(nodes << 32 | number(place), Ordering::Relaxed);
+    }
+
+    /// This node's share of a local hit's limit; nothing for any other hit.
+    pub(super) fn hit(&self, hit: &Hit<'_>) -> Option<Option<Limit>> {
+        (hit.key.space().consistency() == Consistency::Local).then(|| hit.limit.share_of(self.rank()))
+    }
+
+    pub(super) async fn charge(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        let shares = self.limits(hits);
+        // Where one has nothing to give, nothing is taken from the others.
+        let enforced = |(hit, share): (&Hit<'_>, &Option<Limit>)| {
+            hit.enforcement == Enforcement::Enforce && share.is_none()
+        };
+        if hits.iter().zip(&shares).any(enforced) {
+            return self.ask(hits, &shares, verdicts, Verb::Peek).await;
+        }
+        self.ask(hits, &shares, verdicts, Verb::Charge).await
+    }
+
+    pub(super) async fn peek(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        self.ask(hits, &self.limits(hits), verdicts, Verb::Peek).await
+    }
+
+    pub(super) async fn refund(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        self.ask(hits, &self.limits(hits), verdicts, Verb::Refund).await
+    }
+
+    /// Gives back charges that are known, to those that still have a share.
+    pub(super) async fn undo(
+        &self,
+        hits: &[Hit<'_>],
+        charged: &[Verdict],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        let shares = self.limits(hits);
+        let with_share = hits.iter().zip(&shares).zip(charged);
+        let own = with_share
+            .filter_map(|((hit, share), then)| share.as_ref().map(|limit| (under(limit, hit), *then)));
+        let (own, then): (Hits<'_>, Verdicts) = own.unzip();
+        self.buckets.undo(&own, &then, &mut Verdicts::new()).await?;
+        self.ask(hits, &shares, verdicts, Verb::Peek).await
+    }
+
+    pub(super) async fn reset(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        self.ask(hits, &self.limits(hits), verdicts, Verb::Reset).await
+    }
+
+    /// Gives back what enforcing hits of a request took that another refused.
+    pub(super) async fn put_back(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) {
+        if hits.is_empty() || hits.iter().zip(verdicts.iter()).any(is_refused) {
+            return; // one of them refused, so none was charged
+        }
+        let taken = |hit: &&Hit<'_>| hit.enforcement == Enforcement::Enforce;
+        let charged: Hits<'_> = hits.iter().filter(taken).cloned().collect();
+        if self.refund(&charged, &mut Verdicts::new()).await.is_ok() {
+            for (hit, verdict) in hits.iter().zip(verdicts).filter(|(hit, _)| taken(hit)) {
+                *verdict = put_back(*verdict, hit);
+            }
+        }
+    }
+
+    pub(super) async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
+        match hit.limit.share_of(self.rank()) {
+            Some(limit) => self.buckets.inspect(&under(&limit, hit)).await,
+            None => Ok(None),
+        }
+    }
+
+    fn limits(&self, hits: &[Hit<'_>]) -> SmallVec<[Option<Limit>; 4]> {
+        hits.iter().map(|hit| hit.limit.share_of(self.rank())).collect()
+    }
+
+    /// Asks the buckets of those that have a share, and refuses the others until the fleet changes.
+    async fn ask(
+        &self,
+        hits: &[Hit<'_>],
+        shares: &[Option<Limit>],
+        verdicts: &mut Verdicts,
+        verb: Verb,
+    ) -> Result<Timestamp, StoreError> {
+        let with_share = hits.iter().zip(shares);
+        let own: Hits<'_> =
+            with_share.filter_map(|(hit, share)| share.as_ref().map(|limit| under(limit, hit))).collect();
+        let mut said = Verdicts::new();
+        let at = match verb {
+            Verb::Charge => self.buckets.charge(&own, &mut said).await?,
+            Verb::Peek => self.buckets.peek(&own, &mut said).await?,
+            Verb::Refund => self.buckets.refund(&own, &mut said).await?,
+            Verb::Reset => self.buckets.reset(&own, &mut said).await?,
+        };
+        let mut said = said.into_iter();
+        verdicts.extend(hits.iter().zip(shares).map(|(hit, share)| {
+            let nothing = || Verdict::closed(hit.limit.capacity(), HEARTBEAT);
+            share.as_ref().and_then(|_| said.next()).unwrap_or_else(nothing)
+        }));
+        Ok(at)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Charge,
+    Peek,
+    Refund,
+    Reset,
+}
+
+/// A hit under this node's share of its limit.
+fn under<'h>(limit: &'h Limit, hit: &'h Hit<'_>) -> Hit<'h> {
+    Hit { key: hit.key.borrowed(), limit, demand: hit.demand, enforcement: hit.enforcement }
+}
+
+fn is_refused((hit, verdict): (&Hit<'_>, &Verdict)) -> bool {
+    hit.enforcement == Enforcement::Enforce && !verdict.allowed
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "each half has 32 bits")]
+const fn halves(both: u64) -> [u32; 2] {
+    [both as u32, (both >> 32) as u32]
+}

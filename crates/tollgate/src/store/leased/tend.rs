@@ -1,0 +1,102 @@
+//! What is done now and then: idle leases go back, the fleet is counted, what is owed is charged.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tollgate_core::Micros;
+use tollgate_core::lease::Parting;
+
+use super::desk::Outgoing;
+use super::{ALIVE, HEARTBEAT, Shared};
+use crate::store::redis::node_name;
+
+/// How often it looks.
+const EVERY: Duration = Duration::from_millis(50);
+/// How often a store that closes looks for what is still out, and the pause in between.
+const LAST_LOOKS: usize = 40;
+const PAUSE: Duration = Duration::from_millis(5);
+/// So many calls are under way at once.
+const AT_ONCE: usize = 64;
+
+/// Tends the leases for as long as somebody has the store.
+pub(super) async fn run(shared: Weak<Shared>) {
+    let mut heartbeat_at = None;
+    while let Some(shared) = shared.upgrade() {
+        let now = shared.now();
+        if heartbeat_at.is_none_or(|at| now >= at) {
+            heartbeat_at = Some(now.after(HEARTBEAT));
+            shared.call_the_roll(ALIVE).await;
+        }
+        shared.give_back(Parting::Idle).await;
+        shared.pay_what_is_owed().await;
+        drop(shared);
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// Gives everything back and leaves the fleet. A lease that is just being renewed is given back when that is done.
+pub(super) async fn close(shared: &Arc<Shared>) {
+    for _ in 0..LAST_LOOKS {
+        shared.give_back(Parting::Final).await;
+        let sum = shared.desks.sum(shared.now());
+        if sum.tokens == 0 && sum.calls == 0 {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    shared.pay_what_is_owed().await;
+    shared.call_the_roll(Micros::ZERO).await;
+}
+
+impl Shared {
+    /// Gives back what nobody uses, or all, and forgets keys that nobody asks for.
+    async fn give_back(self: &Arc<Self>, parting: Parting) {
+        let now = self.now();
+        let mut outgoing: Vec<Outgoing> = Vec::new();
+        for mut shard in self.desks.shards() {
+            shard.retain(|_, desk| !desk.holding.is_idle(now));
+            outgoing.extend(shard.iter_mut().filter_map(|(hash, desk)| desk.farewell(*hash, self, parting)));
+        }
+        let mut calls = JoinSet::new();
+        for call in outgoing {
+            if calls.len() >= AT_ONCE {
+                calls.join_next().await;
+            }
+            calls.spawn(Arc::clone(self).send(call));
+        }
+        calls.join_all().await;
+    }
+
+    /// Says that this node is there, or leaves, and counts who else is. While Redis is away, the last count holds.
+    async fn call_the_roll(&self, term: Micros) {
+        if let Ok(nodes) = self.redis.roll_call(self.node, term).await {
+            let name = node_name(self.node);
+            let place = nodes.iter().position(|node| *node == name).unwrap_or(nodes.len());
+            self.shares.heard(nodes.len(), place);
+        }
+    }
+
+    /// Charges what was admitted while Redis was away.
+    async fn pay_what_is_owed(&self) {
+        while self.redis.stats().up {
+            let some = self.owed.some(AT_ONCE);
+            if some.is_empty() {
+                return;
+            }
+            let mut failed = false;
+            for (hash, debit) in some {
+                if failed || self.redis.debit(&debit.place, debit.cost).await.is_err() {
+                    failed = true;
+                    self.owed.again(hash, debit);
+                } else {
+                    self.counters.debited.fetch_add(debit.cost, Ordering::Relaxed);
+                }
+            }
+            if failed {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Lending: the store's side of leases, for one bucket at a time.
+
+use redis::Cmd;
+use tollgate_core::algorithm::{Demand, Window};
+use tollgate_core::lease::{Call, Loan, NodeId};
+use tollgate_core::{Enforcement, Hit, Limit, Micros, Timestamp, Verdict};
+
+use super::script::{self, LeaseReply, Reply};
+use super::{RedisStore, read, slots, state};
+use crate::store::{StoreError, window};
+
+/// Who is there: enters a node until so many milliseconds from now, and answers everybody whose time is not up, in
+/// order.
+const ROLL_CALL: &str = "
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if tonumber(ARGV[2]) > 0 then
+  redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[2]), ARGV[1])
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+else
+  redis.call('ZREM', KEYS[1], ARGV[1])
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now))
+local nodes = redis.call('ZRANGE', KEYS[1], 0, -1)
+table.sort(nodes)
+return nodes";
+
+/// A bucket that outlives the request which named it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    key: Vec<u8>,
+    pub(crate) limit: Limit,
+    window: Window,
+}
+
+impl RedisStore {
+    pub(crate) fn place(&self, hit: &Hit<'_>) -> Place {
+        Place { key: self.key(hit), limit: hit.limit.clone(), window: window(hit, hit.limit) }
+    }
+
+    /// Sends one call for the bucket of a hit, as nodes do among themselves.
+    ///
+    /// # Errors
+    ///
+    /// Redis could not be asked.
+    #[doc(hidden)]
+    pub async fn lend(&self, hit: &Hit<'_>, call: &Call) -> Result<Option<(Loan, Verdict)>, StoreError> {
+        self.lease(&self.place(hit), call).await
+    }
+
+    /// Tells what became of a lease and asks for more; the verdict is on a request of the least cost. `None` when the
+    /// script has heard a later call of this node.
+    pub(crate) async fn lease(
+        &self,
+        place: &Place,
+        call: &Call,
+    ) -> Result<Option<(Loan, Verdict)>, StoreError> {
+        let injected = self.clock.injected();
+        let mut around = injected.unwrap_or_else(|| self.redis_time());
+        let (slot, deadline) = (slots::slot(&place.key), self.deadline());
+        for _ in 0..2 {
+            let mut command = self.command_on(place, "lease", call.least, around);
+            let mut packed = Vec::with_capacity(64);
+            state::put_call(call, &mut packed);
+            command.arg(packed);
+            match self.topology.call(slot, &command, deadline, LeaseReply::read).await? {
+                LeaseReply::OtherTime(now) => {
+                    self.note_time(now);
+                    around = now;
+                }
+                LeaseReply::Done { loan: None, .. } => return Ok(None),
+                LeaseReply::Done { done, loan: Some(loan) } => {
+                    self.note(&done);
+                    if loan.granted > 0 {
+                        self.topology.wrote(slot);
+                    }
+                    let verdict = done.verdict_on_loan(&place.limit, place.window, call, loan);
+                    return verdict.map(|verdict| Some((loan, verdict))).ok_or(StoreError::Unreachable);
+                }
+            }
+        }
+        Err(StoreError::Unreachable)
+    }
+
+    /// Takes what was admitted without the store, or as much of it as there is.
+    pub(crate) async fn debit(&self, place: &Place, cost: u64) -> Result<(), StoreError> {
+        let (slot, deadline) = (slots::slot(&place.key), self.deadline());
+        let mut around = self.clock.injected().unwrap_or_else(|| self.redis_time());
+        for _ in 0..2 {
+            let command = self.command_on(place, "debit", cost, around);
+            match self.topology.call(slot, &command, deadline, |value| Reply::read(value, 1)).await? {
+                Reply::Done(_) => return Ok(()),
+                Reply::OtherTime(now) => around = now,
+            }
+        }
+        Err(StoreError::Unreachable)
+    }
+
+    /// Charges a place and answers the verdict, as [`charge`](crate::Store::charge) does a hit.
+    pub(crate) async fn charge_place(&self, place: &Place, cost: u64) -> Result<Verdict, StoreError> {
+        let command = self.command_on(place, "charge", cost, self.redis_time());
+        let (slot, deadline) = (slots::slot(&place.key), self.deadline());
+        let reply = self.topology.call(slot, &command, deadline, |value| Reply::read(value, 1)).await?;
+        let Reply::Done(done) = reply else { return Err(StoreError::Unreachable) };
+        self.note_time(done.now);
+        done.verdict_on_charge(&place.limit, place.window, cost).ok_or(StoreError::Unreachable)
+    }
+
+    /// The script's call for one bucket.
+    fn command_on(&self, place: &Place, verb: &str, cost: u64, around: Timestamp) -> Cmd {
+        let mut hit = Vec::with_capacity(64);
+        let demand = Demand { cost, patience: Micros::MAX };
+        script::pack_parts(&place.limit, place.window, demand, Enforcement::Enforce, around, &mut hit);
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&self.sha).arg(1).arg(&place.key).arg(verb);
+        match self.clock.injected() {
+            Some(now) => command.arg(now.as_micros()),
+            None => command.arg(""),
+        };
+        command.arg(hit);
+        command
+    }
+
+    /// Says that a node is there for so long, or with no time that it leaves, and answers who is, in order.
+    pub(crate) async fn roll_call(&self, node: NodeId, term: Micros) -> Result<Vec<String>, StoreError> {
+        let mut command = redis::cmd("EVAL");
+        let key = format!("{}:nodes", self.prefix);
+        let slot = slots::slot(key.as_bytes());
+        command.arg(ROLL_CALL).arg(1).arg(key).arg(name(node)).arg(term.ceil_millis());
+        self.topology.call(slot, &command, self.deadline(), read).await
+    }
+}
+
+/// A node as the roll has it.
+pub(crate) fn name(node: NodeId) -> String {
+    format!("{:016x}", node.0)
+}

@@ -1,0 +1,166 @@
+//! What is borrowed, spent, put back and returned while nothing goes wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::core::rule::Consistency;
+use tollgate::{Clock, Descriptor, LeasedStore, Limiter, Micros};
+use tollgate_tests::poll;
+use tollgate_tests::redis_server::RedisServer;
+
+use crate::{check, node, warm};
+
+/// A thousand tokens, and next to nothing comes back.
+const THOUSAND: &str = "rules: [{ name: all, key: global, limit: 1/d burst 1000, consistency: leased }]";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_that_hammer_one_key_admit_exactly_its_capacity() {
+    let server = RedisServer::start().await;
+    let nodes = [node(&server.url(), THOUSAND).await, node(&server.url(), THOUSAND).await];
+    let admitted = Arc::new(AtomicU64::new(0));
+    let askers: Vec<_> = (0..8)
+        .map(|asker| {
+            let (node, admitted) = (Arc::clone(&nodes[asker % 2]), Arc::clone(&admitted));
+            tokio::spawn(async move {
+                loop {
+                    let answer = check(&node).await;
+                    assert!(answer.degraded().is_none(), "{:?}", answer.degraded());
+                    admitted.fetch_add(u64::from(answer.allowed()), Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    let all = || admitted.load(Ordering::Relaxed);
+    poll::until("everything to be spent", async || (all() >= 1_000).then_some(())).await;
+    for asker in askers {
+        assert!(!asker.is_finished(), "an asker stopped");
+        asker.abort();
+        let _ = asker.await;
+    }
+    assert_eq!(all(), 1_000);
+    assert!(nodes.iter().any(|node| node.store().stats().local_decisions > 0), "no lease was used");
+}
+
+#[tokio::test]
+async fn a_cold_key_is_decided_at_redis_and_a_hot_one_here() {
+    let server = RedisServer::start().await;
+    let node = node(&server.url(), THOUSAND).await;
+    let request = Descriptor::new();
+    let rules = node.rules();
+    let limited = rules.limited(&request, 1, Micros::MAX);
+    let hit = limited.hits[0].clone();
+    check(&node).await;
+    assert_eq!(node.store().held(&hit).in_force, Consistency::Exact);
+    assert_eq!(node.store().stats().lease_calls, 0);
+    warm(&node).await;
+    assert_eq!(node.store().held(&hit).in_force, Consistency::Leased);
+}
+
+#[tokio::test]
+async fn what_nobody_uses_goes_back_and_so_does_everything_when_a_node_stops() {
+    let server = RedisServer::start().await;
+    let (first, second) = (node(&server.url(), THOUSAND).await, node(&server.url(), THOUSAND).await);
+    let admitted = warm(&first).await;
+    let left = || async { second.peek(&Descriptor::new(), 1).await.remaining().unwrap() };
+    poll::until("an idle lease to come back", async || (left().await == 1_000 - admitted).then_some(()))
+        .await;
+    let admitted = admitted + warm(&first).await;
+    first.store().close().await;
+    assert_eq!(left().await, 1_000 - admitted);
+    assert_eq!(first.store().stats().tokens_held, 0);
+}
+
+#[tokio::test]
+async fn a_tier_that_redis_refuses_puts_back_what_was_taken_here() {
+    let server = RedisServer::start().await;
+    let rules = "rules:
+      - { name: all, key: global, limit: 1/d burst 1000, consistency: leased }
+      - { name: user, key: 'user:{user_id}', limit: 1/d burst 60 }
+      - { name: trial, key: 'global:trial', limit: 1/d burst 5000, consistency: leased, mode: shadow }";
+    let node = node(&server.url(), rules).await;
+    let mut admitted = 0;
+    for _ in 0..400 {
+        let answer = check(&node).await;
+        assert!(answer.degraded().is_none());
+        admitted += u64::from(answer.allowed());
+        assert_eq!(answer.tiers().len(), 3);
+    }
+    assert_eq!(admitted, 60);
+    assert!(node.store().stats().local_decisions > 0);
+    node.store().close().await;
+    let tiers = node.peek(&Descriptor::new().with("user_id", "1"), 1).await;
+    let remaining: Vec<u64> = tiers.tiers().iter().map(|tier| tier.verdict.remaining).collect();
+    assert_eq!(remaining[1], 0);
+    assert_eq!(remaining[2], 5_000 - 400, "rules on trial are charged whatever others say");
+    // A renewal that left while tokens were taken has told that they are spent.
+    assert!((900..=940).contains(&remaining[0]), "{remaining:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_hot_key_hardly_reaches_redis() {
+    let server = RedisServer::start().await;
+    let rules = "rules: [{ name: all, key: global, limit: 10/s burst 10, consistency: leased }]";
+    let node = node(&server.url(), rules).await;
+    warm(&node).await;
+    let before = server.calls("evalsha").await;
+    let askers: Vec<_> = (0..16)
+        .map(|_| {
+            let node: Arc<Limiter<LeasedStore>> = Arc::clone(&node);
+            tokio::spawn(async move {
+                loop {
+                    check(&node).await;
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    Clock::system().sleep(Micros::from(Duration::from_secs(2))).await;
+    let calls = server.calls("evalsha").await - before;
+    askers.iter().for_each(|asker| asker.abort());
+    assert!(calls <= 80, "{calls} calls in two seconds");
+    let stats = node.store().stats();
+    assert!(stats.remembered_refusals > 10 * calls, "{stats:?}");
+}
+
+#[tokio::test]
+async fn a_refund_and_a_reset_end_a_remembered_refusal_at_once() {
+    let server = RedisServer::start().await;
+    let rules = "rules: [{ name: all, key: global, limit: 1/d burst 100, consistency: leased }]";
+    let node = node(&server.url(), rules).await;
+    let request = Descriptor::new();
+    poll::until("a refusal", async || (!check(&node).await.allowed()).then_some(())).await;
+    assert!(!check(&node).await.allowed());
+    node.refund(&request, 1).await.unwrap();
+    assert!(check(&node).await.allowed());
+    assert!(!check(&node).await.allowed());
+    node.reset(&request).await.unwrap();
+    assert!(check(&node).await.allowed());
+}
+
+#[tokio::test]
+async fn every_algorithm_admits_its_capacity_on_leases() {
+    let server = RedisServer::start().await;
+    for limit in [
+        "limit: 1/d burst 300",
+        "limit: 300 every 1d",
+        "limit: 300/week, algorithm: fixed_window, window: first",
+        "limit: 300/month, algorithm: fixed_window, window: calendar",
+        "limit: 300/week, algorithm: sliding_window_counter, window: first",
+        "limit: 300/week, algorithm: sliding_window_log",
+        "limit: 1/d queue 299",
+    ] {
+        server.command(&["FLUSHALL"]).await;
+        let rules = format!("rules: [{{ name: all, key: global, {limit}, consistency: leased }}]");
+        let node = node(&server.url(), &rules).await;
+        let mut admitted = 0;
+        for _ in 0..400 {
+            let answer = check(&node).await;
+            assert!(answer.degraded().is_none(), "{limit}");
+            admitted += u64::from(answer.allowed());
+        }
+        assert_eq!(admitted, 300, "{limit}");
+        assert!(limit.contains("queue") || node.store().stats().local_decisions > 0, "{limit}");
+    }
+}

@@ -1,0 +1,47 @@
+//! Leases and local shares over a real Redis: several nodes, faults between them, and what they admit together.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod fleet;
+mod held;
+mod outages;
+mod process;
+mod shares;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::{Answer, Descriptor, LeasedStore, Limiter, RedisStore, rules};
+
+/// A busy machine is no reason to decide without the store.
+const UNHURRIED: Duration = Duration::from_secs(5);
+
+/// A node of a fleet, in this process.
+async fn node(url: &str, rules: &str) -> Arc<Limiter<LeasedStore>> {
+    node_with(url, rules, UNHURRIED).await
+}
+
+async fn node_with(url: &str, rules: &str, deadline: Duration) -> Arc<Limiter<LeasedStore>> {
+    let redis = RedisStore::builder(url).deadline(deadline).connect().await.unwrap();
+    redis.ready().await.unwrap();
+    let store = LeasedStore::among(redis, NonZeroU32::MIN);
+    Arc::new(Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store))
+}
+
+async fn check(node: &Limiter<LeasedStore>) -> Answer {
+    node.check(&Descriptor::new().with("user_id", "1"), 1).await
+}
+
+/// Asks until the key is hot, and answers how many were admitted on the way.
+async fn warm(node: &Limiter<LeasedStore>) -> u64 {
+    let mut admitted = 0;
+    tollgate_tests::poll::until("a lease", async || {
+        for _ in 0..20 {
+            admitted += u64::from(check(node).await.allowed());
+        }
+        (node.store().stats().local_decisions > 0).then_some(())
+    })
+    .await;
+    admitted
+}

@@ -1,0 +1,83 @@
+//! The store: buckets with their ledgers, on a clock that is sometimes set back.
+
+use tollgate_core::algorithm::{Answer, Demand, State, Window};
+use tollgate_core::lease::{Call, LeasedBucket, Ledger, Loan};
+use tollgate_core::{Limit, Micros, Timestamp, Verdict};
+
+/// What a bucket's key holds.
+type Kept = Option<(State, Ledger)>;
+
+pub(crate) struct Store {
+    pub(crate) limits: Vec<Limit>,
+    kept: Vec<Kept>,
+    /// What a replica had some time ago.
+    copy: Vec<Kept>,
+    /// How far its clock is off.
+    pub(crate) off: i64,
+}
+
+impl Store {
+    pub(crate) fn new(limits: Vec<Limit>) -> Self {
+        let nothing = vec![None; limits.len()];
+        Store { limits, kept: nothing.clone(), copy: nothing, off: 0 }
+    }
+
+    fn clock(&self, now: i64) -> Timestamp {
+        Timestamp::from_micros(now + self.off)
+    }
+
+    fn open(&self, key: usize, now: i64) -> LeasedBucket<'_> {
+        let (state, ledger) = match self.kept[key].clone() {
+            Some((state, ledger)) => (Some(state), ledger),
+            None => (None, Ledger::default()),
+        };
+        LeasedBucket::open(&self.limits[key], state, ledger, self.clock(now), Window::Own)
+    }
+
+    pub(crate) fn charge(&mut self, key: usize, cost: u64, now: i64) -> Verdict {
+        let mut bucket = self.open(key, now);
+        let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
+        if answer.allowed() {
+            bucket.take(cost);
+        }
+        let verdict = bucket.verdict(answer);
+        if answer.allowed() {
+            self.kept[key] = bucket.close();
+        }
+        verdict
+    }
+
+    pub(crate) fn lend(&mut self, key: usize, call: &Call, now: i64) -> Option<(Loan, Verdict)> {
+        let mut bucket = self.open(key, now);
+        let loan = bucket.lend(call)?;
+        let answer = if loan.granted >= call.least {
+            Answer::Pass { delay: Micros::ZERO }
+        } else {
+            bucket.ask(Demand { cost: call.least, patience: Micros::MAX })
+        };
+        let verdict = bucket.verdict(answer);
+        self.kept[key] = bucket.close();
+        Some((loan, verdict))
+    }
+
+    /// The invariant; answers what is out on lease.
+    pub(crate) fn check(&self, key: usize, now: i64) -> u64 {
+        let bucket = self.open(key, now);
+        let (available, out) = (bucket.remaining(), bucket.outstanding());
+        let capacity = self.limits[key].capacity();
+        assert!(available + out <= capacity, "{available} available and {out} out of {capacity}");
+        out
+    }
+
+    pub(crate) fn replicate(&mut self) {
+        self.copy = self.kept.clone();
+    }
+
+    pub(crate) fn fail_over(&mut self) {
+        self.kept = self.copy.clone();
+    }
+
+    pub(crate) fn restart_empty(&mut self) {
+        self.kept.fill(None);
+    }
+}

@@ -1,0 +1,366 @@
+//! Everything that happens, in order.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::ops::AddAssign;
+
+use tollgate_core::Limit;
+use tollgate_core::lease::{Parting, Temper};
+use tollgate_tests::random::Random;
+
+use crate::bound::{self, Admission};
+use crate::node::{Message, Node, Outcome, Reply};
+use crate::store::Store;
+
+/// When a node gives up on an answer.
+const DEADLINE: i64 = 50_000;
+/// How often a node looks for leases that nobody uses.
+const SWEEP: i64 = 50_000;
+
+/// Limits that nodes compete for.
+const LIMITS: [&str; 17] = [
+    "100/s burst 20",
+    "1000/s burst 1000",
+    "10/s burst 500",
+    "3/s burst 1",
+    "7/100ms burst 50",
+    "30 every 100ms burst 40",
+    "5 every 70ms burst 60",
+    "200 every 1s",
+    "fixed 100/s",
+    "fixed 30/250ms",
+    "counter 100/s",
+    "counter 40/300ms",
+    "log 100/s",
+    "log 40/300ms",
+    "200/s queue 30",
+    "1000/s queue 300 free 20",
+    "50/s queue 10",
+];
+
+/// What goes wrong beside what always does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Faults {
+    /// The store loses writes that it acknowledged.
+    pub(crate) losses: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Arrival { node: usize },
+    AtStore { node: usize, life: u64, key: usize, message: Message },
+    AtNode { node: usize, life: u64, key: usize, reply: Reply },
+    GiveUp { node: usize, life: u64, key: usize, message: Message },
+    Sweep { node: usize },
+    Resume { node: usize, life: u64 },
+    Mishap,
+    Healed,
+}
+
+/// What a run came to.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Tally {
+    events: u64,
+    pub(crate) admitted: u64,
+    pub(crate) locally: u64,
+    refused: u64,
+    calls: u64,
+    mishaps: u64,
+    losses: u64,
+}
+
+pub(crate) struct World {
+    now: i64,
+    end: i64,
+    order: u64,
+    queue: BinaryHeap<Reverse<(i64, u64, usize)>>,
+    events: Vec<Event>,
+    random: Random,
+    faults: Faults,
+    store: Store,
+    nodes: Vec<Node>,
+    /// Tells a node from those that died in its place.
+    lives: Vec<u64>,
+    /// Events of a node that stands still.
+    held_back: Vec<Vec<Event>>,
+    /// Mean time between two requests of each node.
+    gaps: Vec<i64>,
+    cut_off: Vec<bool>,
+    store_is_away: bool,
+    loss_permille: u64,
+    double_permille: u64,
+    admitted: Vec<Vec<Admission>>,
+    tally: Tally,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, faults: Faults) -> Self {
+        let mut random = Random::new(seed);
+        let keys = random.between(1, 3);
+        let limits: Vec<Limit> = (0..keys).map(|_| limit(random.choose(&LIMITS))).collect();
+        let count = random.between(2, 7);
+        let gap = random.choose(&[500, 2_000, 5_000, 20_000]);
+        let mut world = World {
+            now: 1_000_000_000_000,
+            end: 1_000_000_000_000 + random.between(2, 5) * 1_000_000,
+            order: 0,
+            queue: BinaryHeap::new(),
+            events: Vec::new(),
+            faults,
+            nodes: Vec::new(),
+            lives: Vec::new(),
+            held_back: Vec::new(),
+            gaps: Vec::new(),
+            cut_off: Vec::new(),
+            store_is_away: false,
+            loss_permille: random.choose(&[0, 0, 10, 100]),
+            double_permille: random.choose(&[0, 50, 300]),
+            admitted: vec![Vec::new(); limits.len()],
+            store: Store::new(limits),
+            tally: Tally::default(),
+            random,
+        };
+        for node in 0..usize::try_from(count).unwrap() {
+            let fresh = world.fresh_node();
+            world.nodes.push(fresh);
+            world.lives.push(0);
+            world.held_back.push(Vec::new());
+            world.cut_off.push(false);
+            let skew = world.random.choose(&[1, 1, 4]);
+            world.gaps.push(gap * skew);
+            world.after(world.random.clone().between(0, 10_000), Event::Arrival { node });
+            world.after(SWEEP, Event::Sweep { node });
+        }
+        world.after(world.random.clone().between(50_000, 500_000), Event::Mishap);
+        world
+    }
+
+    pub(crate) fn run(mut self) -> Tally {
+        while let Some(Reverse((time, _, place))) = self.queue.pop() {
+            self.now = time;
+            self.tally.events += 1;
+            self.happen(self.events[place]);
+            self.check();
+        }
+        for (limit, admitted) in self.store.limits.iter().zip(self.admitted) {
+            bound::check(limit, admitted, self.tally.losses);
+        }
+        self.tally
+    }
+
+    /// The invariant: in the store's books, and in every purse.
+    fn check(&self) {
+        for key in 0..self.store.limits.len() {
+            let out = self.store.check(key, self.now);
+            let held: u64 = self.nodes.iter().map(|node| node.held(key, self.now)).sum();
+            assert!(self.faults.losses || held <= out, "nodes hold {held}, the store knows of {out}");
+        }
+    }
+
+    fn after(&mut self, wait: i64, event: Event) {
+        self.order += 1;
+        self.events.push(event);
+        self.queue.push(Reverse((self.now + wait, self.order, self.events.len() - 1)));
+    }
+
+    fn happen(&mut self, event: Event) {
+        let running = self.now < self.end;
+        match event {
+            Event::Arrival { node } if running => {
+                let gap = self.gaps[node];
+                let wait = self.random.between(1, 2 * gap);
+                self.after(wait, event);
+                let quiet = (self.now / 700_000 + i64::try_from(node).unwrap()) % 5 == 0;
+                if !self.nodes[node].paused && !quiet {
+                    let key = self.random.below(self.store.limits.len());
+                    let cost = if self.random.permille(50) { self.random.between(2, 6) } else { 1 };
+                    let outcome = self.nodes[node].request(key, cost.unsigned_abs(), self.now);
+                    self.follow(node, key, outcome);
+                }
+            }
+            Event::AtStore { node, life, key, message } => self.at_store(node, life, key, message),
+            Event::AtNode { node, life, .. } | Event::GiveUp { node, life, .. }
+                if life == self.lives[node] && self.nodes[node].paused =>
+            {
+                self.held_back[node].push(event);
+            }
+            Event::AtNode { node, life, key, reply } if life == self.lives[node] => {
+                let outcome = self.nodes[node].reply(key, reply, self.now);
+                self.follow(node, key, outcome);
+            }
+            Event::GiveUp { node, life, key, message } if life == self.lives[node] => {
+                let outcome = self.nodes[node].give_up(key, message, self.now);
+                self.follow(node, key, outcome);
+            }
+            Event::Sweep { node } if running => {
+                self.after(SWEEP, event);
+                if !self.nodes[node].paused {
+                    (0..self.store.limits.len()).for_each(|key| self.give_back(node, key, Parting::Idle));
+                }
+            }
+            Event::Resume { node, life } if life == self.lives[node] => {
+                self.nodes[node].paused = false;
+                for event in std::mem::take(&mut self.held_back[node]) {
+                    self.happen(event);
+                }
+            }
+            Event::Mishap if running => self.mishap(),
+            Event::Healed => {
+                self.cut_off.fill(false);
+                self.store_is_away = false;
+            }
+            _ => {}
+        }
+    }
+
+    fn give_back(&mut self, node: usize, key: usize, parting: Parting) {
+        let outcome = self.nodes[node].give_back(key, parting, self.now);
+        self.follow(node, key, outcome);
+    }
+
+    /// Does what came of an event at a node.
+    fn follow(&mut self, node: usize, key: usize, outcome: Outcome) {
+        let now = self.now;
+        self.tally.locally += outcome.passed.len() as u64;
+        self.tally.refused += outcome.refused;
+        let passed = outcome.passed.into_iter().map(|cost| (now, cost)).chain(outcome.passed_at_store);
+        let before = self.admitted[key].len();
+        self.admitted[key].extend(passed);
+        self.tally.admitted += (self.admitted[key].len() - before) as u64;
+        for message in outcome.send {
+            self.tally.calls += 1;
+            let life = self.lives[node];
+            self.after(DEADLINE, Event::GiveUp { node, life, key, message });
+            let copies = if self.random.permille(self.double_permille) { 2 } else { 1 };
+            for _ in 0..copies {
+                if let Some(delay) = self.delay(node) {
+                    self.after(delay, Event::AtStore { node, life, key, message });
+                }
+            }
+        }
+    }
+
+    fn at_store(&mut self, node: usize, life: u64, key: usize, message: Message) {
+        if self.store_is_away {
+            return;
+        }
+        let charged_at = self.now;
+        let reply = match message {
+            Message::Lend(call) => {
+                Reply::Loan { sequence: call.sequence, outcome: self.store.lend(key, &call, self.now) }
+            }
+            Message::Block { sequence, places, cost } => {
+                let verdict = self.store.charge(key, places, self.now);
+                Reply::Block { sequence, places, cost, verdict, charged_at }
+            }
+            Message::Charge { cost, ticket } => {
+                let verdict = self.store.charge(key, cost, self.now);
+                Reply::Verdict { ticket, cost, verdict, charged_at }
+            }
+        };
+        if let Some(delay) = self.delay(node) {
+            self.after(delay, Event::AtNode { node, life, key, reply });
+        }
+    }
+
+    /// How long a message takes; `None` when it never arrives. Every one takes its own time, so they overtake each other.
+    fn delay(&mut self, node: usize) -> Option<i64> {
+        if self.cut_off[node] || self.random.permille(self.loss_permille) {
+            return None;
+        }
+        Some(match self.random.next() % 200 {
+            0 => self.random.between(100_000, 3_000_000),
+            1..=5 => self.random.between(5_000, 80_000),
+            _ => self.random.between(50, 1_500),
+        })
+    }
+
+    fn fresh_node(&mut self) -> Node {
+        let ahead = self.random.between(-3_600_000_000, 3_600_000_000);
+        let fast = self.random.between(-20, 21);
+        let temper = self.random.choose(&[Temper::LEASED, Temper::AUTO]);
+        Node::new(self.random.next(), &self.store.limits, ahead, fast, temper)
+    }
+
+    fn mishap(&mut self) {
+        self.tally.mishaps += 1;
+        let wait = self.random.between(50_000, 800_000);
+        self.after(wait, Event::Mishap);
+        let node = self.random.below(self.nodes.len());
+        let lasts = self.random.between(10_000, 1_500_000);
+        match self.random.next() % if self.faults.losses { 9 } else { 7 } {
+            0 => self.cut_off[node] = true,
+            1 => self.cut_off.fill(true),
+            2 => self.store_is_away = true,
+            3 => {
+                self.nodes[node].paused = true;
+                let life = self.lives[node];
+                self.after(lasts, Event::Resume { node, life });
+            }
+            4 => self.die(node),
+            5 => {
+                (0..self.store.limits.len()).for_each(|key| self.give_back(node, key, Parting::Final));
+                self.die(node);
+            }
+            // Back by a little is late, by more it was set. Forward is another matter: time credits.
+            6 => self.store.off -= self.random.clone().choose(&[200, 300_000, 5_000_000, 3_600_000_000]),
+            7 => {
+                self.store.restart_empty();
+                self.tally.losses += 1;
+            }
+            _ => {
+                self.store.fail_over();
+                self.tally.losses += 1;
+            }
+        }
+        if self.random.permille(300) {
+            self.store.replicate();
+        }
+        self.after(lasts, Event::Healed);
+    }
+
+    /// Another node starts in its place.
+    fn die(&mut self, node: usize) {
+        self.nodes[node] = self.fresh_node();
+        self.lives[node] += 1;
+        self.held_back[node].clear();
+    }
+}
+
+/// A limit, with the algorithm before it where the notation does not tell.
+fn limit(text: &str) -> Limit {
+    use tollgate_core::limit::{Opening, Phase};
+    let is_word = |word: &str| word.chars().all(|letter| letter.is_ascii_alphabetic());
+    let Some((algorithm, numbers)) = text.split_once(' ').filter(|(word, _)| is_word(word)) else {
+        return text.parse().unwrap();
+    };
+    let plain: Limit = numbers.parse().unwrap();
+    let (count, window) = (plain.capacity(), plain.period());
+    match algorithm {
+        "fixed" => Limit::fixed_window(count, window, Phase::Epoch),
+        "counter" => Limit::sliding_window_counter(count, window, Opening::Epoch),
+        _ => Limit::sliding_window_log(count, window),
+    }
+    .unwrap()
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.events += other.events;
+        self.admitted += other.admitted;
+        self.locally += other.locally;
+        self.refused += other.refused;
+        self.calls += other.calls;
+        self.mishaps += other.mishaps;
+        self.losses += other.losses;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { events, admitted, locally, refused, calls, mishaps, losses } = self;
+        write!(f, "{events} events, {admitted} admitted ({locally} of them on leases), {refused} refused, ")?;
+        write!(f, "{calls} messages to the store, {mishaps} mishaps, {losses} losses")
+    }
+}
