@@ -74,7 +74,7 @@ async fn a_check_at_a_server_reads_like_one_here_and_counts_there() {
     for words in [
         &["check", "--user-id", "42", "--cost", "2"][..],
         &["check", "--user-id", "666"],
-        &["check", "--attr", "job=1", "--endpoint", "/jobs", "--repeat", "2"],
+        &["check", "--attr", "job=1", "--endpoint", "/jobs"],
         &["check"],
     ] {
         let [there, here] = served.both(words);

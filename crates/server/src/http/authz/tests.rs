@@ -36,7 +36,7 @@ async fn ask(
 ) -> (StatusCode, HeaderMap, Value) {
     let mut request = Request::post(path).extension(Peer(peer.parse().unwrap()));
     for (name, value) in headers {
-        request = request.header(*name, *value);
+        request = request.header(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
     }
     let response = app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
     let (parts, body) = response.into_parts();
