@@ -85,7 +85,7 @@ impl WeakApp {
 impl App {
     /// An application over a limiter, with rules from wherever they are kept.
     pub fn new(limiter: Arc<Limiter<AnyStore>>, rules: RulesHome) -> Self {
-        let recorder = Recorder::new(USUAL_CAPACITY, limiter.rules().to_arc());
+        let recorder = Recorder::new(USUAL_CAPACITY, &limiter.rules().to_arc());
         let kind = match limiter.store() {
             AnyStore::Memory(_) => "memory",
             _ => "redis",
@@ -113,7 +113,7 @@ impl App {
     /// The same with so many decisions to look back on; 0 keeps none.
     #[must_use]
     pub fn with_decisions(self, capacity: usize) -> Self {
-        let recorder = Recorder::new(capacity, self.limiter.rules().to_arc());
+        let recorder = Recorder::new(capacity, &self.limiter.rules().to_arc());
         self.with(|parts| parts.recorder = Arc::new(recorder))
     }
 

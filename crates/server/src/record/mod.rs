@@ -68,7 +68,7 @@ pub(crate) struct Happened<'a, 'd> {
 
 impl Recorder {
     /// Remembers so many decisions, made by these rules to begin with.
-    pub(crate) fn new(capacity: usize, rules: Arc<RuleSet>) -> Self {
+    pub(crate) fn new(capacity: usize, rules: &Arc<RuleSet>) -> Self {
         Recorder {
             ring: Ring::new(capacity),
             stats: Stats::new(),

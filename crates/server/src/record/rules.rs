@@ -1,8 +1,8 @@
 //! Counts for each rule, by its place in the set that decided: no label is looked up for a decision.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -17,10 +17,12 @@ pub(super) struct RuleCounts {
     changing: Mutex<()>,
 }
 
-/// The counts of one set, which is kept so that no other set has its address.
+/// The counts of one set.
 #[derive(Debug)]
 struct Table {
-    rules: Arc<RuleSet>,
+    /// Weak, so that whoever changes the rules may drop the old ones; and no other set gets its address meanwhile.
+    rules: Weak<RuleSet>,
+    labels: Vec<Box<str>>,
     generation: u64,
     counts: Vec<Arc<Count>>,
 }
@@ -42,9 +44,9 @@ pub(crate) struct RuleCount {
 }
 
 impl RuleCounts {
-    pub(super) fn new(rules: Arc<RuleSet>) -> Self {
+    pub(super) fn new(rules: &Arc<RuleSet>) -> Self {
         let counts = rules.rules().iter().map(|_| Arc::default()).collect();
-        let table = Table { rules, generation: 1, counts };
+        let table = Table { rules: Arc::downgrade(rules), labels: labels(rules), generation: 1, counts };
         RuleCounts { table: ArcSwap::from_pointee(table), changing: Mutex::new(()) }
     }
 
@@ -52,13 +54,13 @@ impl RuleCounts {
     /// is one that has gone, or never was in effect.
     pub(super) fn note(&self, answer: &Answer, current: impl FnOnce() -> Snapshot) -> u64 {
         let mut table = self.table.load();
-        if !std::ptr::eq(&*table.rules, answer.rules()) {
+        if !table.is_of(answer.rules()) {
             if answer.tiers().iter().any(|tier| answer.rules().rule(tier.rule).is_ad_hoc()) {
                 return 0;
             }
             self.follow(&current());
             table = self.table.load();
-            if !std::ptr::eq(&*table.rules, answer.rules()) {
+            if !table.is_of(answer.rules()) {
                 return 0;
             }
         }
@@ -84,13 +86,13 @@ impl RuleCounts {
     pub(super) fn most_refused(&self, most: usize) -> Vec<RuleCount> {
         let table = self.table.load();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let count = |(rule, count): (&tollgate::Rule, &Arc<Count>)| RuleCount {
-            rule: rule.label().to_owned(),
+        let count = |(label, count): (&Box<str>, &Arc<Count>)| RuleCount {
+            rule: label.to_string(),
             allowed: read(&count.allowed),
             refused: read(&count.refused),
             shadow_refused: read(&count.shadow_refused),
         };
-        let mut counts: Vec<RuleCount> = table.rules.rules().iter().zip(&table.counts).map(count).collect();
+        let mut counts: Vec<RuleCount> = table.labels.iter().zip(&table.counts).map(count).collect();
         counts.sort_by_key(|count| std::cmp::Reverse((count.refused, count.shadow_refused, count.allowed)));
         counts.truncate(most);
         counts
@@ -101,15 +103,25 @@ impl RuleCounts {
     fn follow(&self, current: &Snapshot) {
         let _changing = self.changing.lock();
         let old = self.table.load();
-        if std::ptr::eq(&*old.rules, &**current) {
+        if old.is_of(current) {
             return;
         }
-        let labels = old.rules.rules().iter().map(|rule| rule.label());
-        let known: HashMap<&str, &Arc<Count>> = labels.zip(&old.counts).collect();
+        let known: HashMap<&str, &Arc<Count>> =
+            old.labels.iter().map(|label| &**label).zip(&old.counts).collect();
         let rules = current.to_arc();
         let carried = |rule: &tollgate::Rule| known.get(rule.label()).map(|count| Arc::clone(count));
         let counts = rules.rules().iter().map(|rule| carried(rule).unwrap_or_default()).collect();
-        let table = Table { generation: old.generation + 1, rules: Arc::clone(&rules), counts };
-        self.table.store(Arc::new(table));
+        let (generation, labels) = (old.generation + 1, labels(&rules));
+        self.table.store(Arc::new(Table { rules: Arc::downgrade(&rules), labels, generation, counts }));
     }
+}
+
+impl Table {
+    fn is_of(&self, rules: &RuleSet) -> bool {
+        std::ptr::eq(self.rules.as_ptr(), rules)
+    }
+}
+
+fn labels(rules: &RuleSet) -> Vec<Box<str>> {
+    rules.rules().iter().map(|rule| rule.label().into()).collect()
 }

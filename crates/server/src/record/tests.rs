@@ -25,7 +25,7 @@ async fn decide(limiter: &Limiter<MemoryStore>, recorder: &Recorder, user: &str,
 #[tokio::test]
 async fn the_newest_take_the_place_of_the_oldest() {
     let limiter = limiter();
-    let recorder = Recorder::new(4, limiter.rules().to_arc());
+    let recorder = Recorder::new(4, &limiter.rules().to_arc());
     for n in 0..10 {
         decide(&limiter, &recorder, &n.to_string(), &format!("id-{n}")).await;
     }
@@ -43,7 +43,7 @@ async fn the_newest_take_the_place_of_the_oldest() {
 #[tokio::test]
 async fn huge_attributes_are_left_out_and_the_decision_says_so() {
     let limiter = limiter();
-    let recorder = Recorder::new(4, limiter.rules().to_arc());
+    let recorder = Recorder::new(4, &limiter.rules().to_arc());
     decide(&limiter, &recorder, &"x".repeat(60_000), "huge").await;
     let found = recorder.find("huge").unwrap();
     assert!(found.cut && found.attributes.is_empty());
@@ -53,7 +53,7 @@ async fn huge_attributes_are_left_out_and_the_decision_says_so() {
 #[tokio::test]
 async fn a_rule_that_stays_keeps_its_count_when_the_set_changes() {
     let limiter = limiter();
-    let recorder = Recorder::new(4, limiter.rules().to_arc());
+    let recorder = Recorder::new(4, &limiter.rules().to_arc());
     for _ in 0..3 {
         decide(&limiter, &recorder, "a", "before").await;
     }
@@ -71,7 +71,7 @@ async fn a_rule_that_stays_keeps_its_count_when_the_set_changes() {
 #[test]
 fn decisions_of_many_threads_are_all_counted_and_none_is_torn() {
     let limiter = limiter();
-    let recorder = Recorder::new(16, limiter.rules().to_arc());
+    let recorder = Recorder::new(16, &limiter.rules().to_arc());
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let (limiter, recorder) = (&limiter, &recorder);

@@ -39,7 +39,7 @@ async fn decisions_are_listed_newest_first_and_found_by_what_they_are() {
     }
     served.send("POST /v1/check", r#"{"attributes": {"user_id": "666"}}"#).await;
     served.ok("POST /v1/check", r#"{"key": "k", "limit": "5/s"}"#).await;
-    served.ok("POST /v1/peek", FREE).await;
+    served.send("POST /v1/peek", FREE).await;
     let list = served.ok("GET /v1/decisions", "").await;
     assert_eq!((&list["capacity"], &list["recorded"]), (&json!(100), &json!(6)), "a peek decides nothing");
     let outcomes: Vec<&Value> =
