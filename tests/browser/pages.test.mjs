@@ -107,6 +107,21 @@ test('a stream that breaks off is taken up again by itself', async () => {
   await second.stop();
 });
 
+test('a tab that nobody looks at hangs up, and listens again when somebody does', () =>
+  onPage(browser, server, {}, async (page) => {
+    const look = (hidden) => page.evaluate((value) => {
+      Object.defineProperty(document, 'hidden', { configurable: true, value });
+      document.dispatchEvent(new Event('visibilitychange'));
+    }, hidden);
+    await page.locator('#pulse[data-state=live]').waitFor();
+    const hungUp = page.waitForEvent('requestfailed', (request) => request.url().includes('/v1/events'));
+    await look(true);
+    await hungUp;
+    await page.locator('#pulse[data-state=paused]').waitFor();
+    await look(false);
+    await page.locator('#pulse[data-state=live]').waitFor();
+  }));
+
 test('a store that is gone is said at the top, until it is back', async () => {
   const redis = await startRedis();
   const fleet = await startServer('--store', redis.url);

@@ -12,7 +12,7 @@ export class Problem extends Error {
     super(body.detail ?? body.title);
     this.status = status;
     this.title = sentence(body.title ?? `the server answered ${status}`);
-    this.detail = body.detail ?? '';
+    this.detail = sentence(body.detail ?? '');
     this.path = body.path ?? null;
     this.errors = body.errors ?? [];
     this.current = body.current ?? null;

@@ -21,7 +21,15 @@ let opened = null;
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, '').split('?');
   const [name, ...rest] = path.split('/');
-  return { name: name in pages ? name : 'overview', rest: rest.map(decodeURIComponent), query: new URLSearchParams(query) };
+  return { name: Object.hasOwn(pages, name) ? name : 'overview', rest: rest.map(decoded), query: new URLSearchParams(query) };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // typed by hand, and taken as it is
+  }
 }
 
 function open() {

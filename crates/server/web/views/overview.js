@@ -48,6 +48,8 @@ export function overview({ signal }) {
     second();
   });
   live.on('violation', signal, refusal);
+  live.on('store', signal, refresh);
+  live.on('rules', signal, refresh);
   every(REFRESH_MS, signal, refresh);
   refusal(null);
   if (live.stats) all(live.stats);

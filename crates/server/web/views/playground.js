@@ -18,7 +18,7 @@ const MOST_IN_FLIGHT = 16;
 
 export function playground({ query, signal }) {
   const asked = query.get('algorithm');
-  const form = settings(asked in algorithms ? asked : 'token_bucket', query.get('limit'));
+  const form = settings(Object.hasOwn(algorithms, asked ?? '') ? asked : 'token_bucket', query.get('limit'));
   const picture = vessel();
   const line = verdictLine(SECONDS);
   const left = h('p', { class: 'value' });
@@ -54,6 +54,7 @@ export function playground({ query, signal }) {
       if (signal.aborted) return;
       if (!(problem instanceof api.Problem)) throw problem;
       form.complain(problem);
+      full = true; // nothing to look at until something is changed
       stop();
     } finally {
       inFlight -= 1;
