@@ -120,11 +120,13 @@ async fn moving_1000_slots_under_load_fails_no_decision_and_charges_none_twice()
       - { name: a, key: 'user:{user_id}', limit: 1/d burst 100000 }
       - { name: b, key: 'user:{user_id}', limit: 1/d burst 50000 }";
     let limiter = Arc::new(Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store));
-    let admitted: Arc<Vec<AtomicU64>> = Arc::new((0..2_000).map(|_| AtomicU64::new(0)).collect());
+    let users = Arc::new(users_below(MOVED, &limiter, &cluster).await);
+    let admitted: Arc<Vec<AtomicU64>> = Arc::new(users.iter().map(|_| AtomicU64::new(0)).collect());
     let done = Arc::new(AtomicBool::new(false));
     let workers: Vec<_> = (0..8_u64)
         .map(|worker| {
-            let (limiter, admitted, done) = (limiter.clone(), admitted.clone(), done.clone());
+            let (limiter, users) = (limiter.clone(), users.clone());
+            let (admitted, done) = (admitted.clone(), done.clone());
             tokio::spawn(async move {
                 let clock = Clock::system();
                 let start = clock.now();
@@ -134,7 +136,7 @@ async fn moving_1000_slots_under_load_fails_no_decision_and_charges_none_twice()
                     let wait = due.as_micros() - clock.now().as_micros();
                     clock.sleep(Micros::new(u64::try_from(wait).unwrap_or(0))).await;
                     let place = usize::try_from(decided * 8 + worker).unwrap() % admitted.len();
-                    let request = Descriptor::new().with("user_id", place.to_string());
+                    let request = Descriptor::new().with("user_id", &*users[place]);
                     let answer = limiter.check(&request, 1).await;
                     assert!(answer.allowed() && answer.degraded().is_none(), "{answer:?}");
                     admitted[place].fetch_add(1, Ordering::Relaxed);
@@ -152,8 +154,8 @@ async fn moving_1000_slots_under_load_fails_no_decision_and_charges_none_twice()
     for worker in workers {
         decided += worker.await.unwrap();
     }
-    for (user, admitted) in admitted.iter().enumerate() {
-        let answer = limiter.peek(&Descriptor::new().with("user_id", user.to_string()), 1).await;
+    for (user, admitted) in users.iter().zip(admitted.iter()) {
+        let answer = limiter.peek(&Descriptor::new().with("user_id", &**user), 1).await;
         let taken: Vec<u64> =
             answer.tiers().iter().map(|tier| tier.verdict.limit - tier.verdict.remaining).collect();
         assert_eq!(taken, [admitted.load(Ordering::Relaxed); 2], "user {user}");
@@ -165,14 +167,38 @@ async fn moving_1000_slots_under_load_fails_no_decision_and_charges_none_twice()
     );
 }
 
+/// Some users whose buckets lie in the first slots.
+async fn users_below(slots: u16, limiter: &Limiter<RedisStore>, cluster: &RedisCluster) -> Vec<String> {
+    const USERS: usize = 60;
+    let mut users = Vec::new();
+    for number in 0.. {
+        let user = format!("user {number}");
+        let request = Descriptor::new().with("user_id", &*user);
+        let rules = limiter.rules();
+        let limited = rules.limited(&request, 1, Micros::MAX);
+        let key = String::from_utf8(limiter.store().key(&limited.hits[0])).unwrap();
+        let slot = cluster.nodes[0].server.command(&["CLUSTER", "KEYSLOT", &key]).await;
+        if redis::from_redis_value::<u16>(slot).unwrap() < slots {
+            users.push(user.clone());
+        }
+        if users.len() == USERS {
+            break;
+        }
+    }
+    users
+}
+
 /// What nodes answered instead of doing it, and how often.
 async fn redirections(cluster: &RedisCluster) -> String {
     let mut lines = Vec::new();
     for node in &cluster.nodes {
         let stats = text(&node.server.command(&["INFO", "errorstats"]).await);
-        lines.extend(stats.lines().filter_map(|line| line.strip_prefix("errorstat_")).map(str::to_owned));
+        let errors = stats.lines().filter_map(|line| line.strip_prefix("errorstat_"));
+        let told =
+            errors.filter(|line| ["MOVED", "ASK", "TRYAGAIN"].iter().any(|word| line.starts_with(word)));
+        lines.extend(told.map(|line| line.replace(":count=", " ")));
     }
-    lines.join(" ")
+    lines.join(", ")
 }
 
 #[tokio::test]

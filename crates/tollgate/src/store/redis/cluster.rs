@@ -274,7 +274,8 @@ impl Map {
     }
 
     fn node(&self, dial: &Dial, has: &dyn Fn(u16) -> bool) -> Arc<Node> {
-        let target = Target { shown: dial.shown(), dialer: Dialer::Fixed(Box::new(dial.clone())), kind: Kind::Member };
+        let target =
+            Target { shown: dial.shown(), dialer: Dialer::Fixed(Box::new(dial.clone())), kind: Kind::Member };
         let link = Link::start(&self.config, target, (self.probe)(has), Arc::clone(&self.counters));
         Arc::new(Node { dial: dial.clone(), link })
     }
