@@ -106,26 +106,58 @@ impl RedisCluster {
     ///
     /// A node does not do what it is told.
     pub async fn migrate(&self, slots: impl Iterator<Item = u16>, from: usize, to: usize) {
-        let (source, target) = (&self.nodes[from], &self.nodes[to]);
-        let port = target.server.port().to_string();
         for slot in slots {
-            let slot = slot.to_string();
-            target.server.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source.id]).await;
-            source.server.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target.id]).await;
-            loop {
-                let keys = source.server.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await;
-                let keys: Vec<String> = redis::from_redis_value(keys).expect("a list of keys");
-                if keys.is_empty() {
-                    break;
-                }
-                let fixed = ["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];
-                let words: Vec<&str> = fixed.into_iter().chain(keys.iter().map(String::as_str)).collect();
-                source.server.command(&words).await;
+            self.begin_to_move(slot, from, to).await;
+            while let Some(key) = self.keys(slot, from).await.first() {
+                self.move_key(key, from, to).await;
             }
-            for node in [target, source] {
-                node.server.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &target.id]).await;
-            }
+            self.end_to_move(slot, from, to).await;
         }
+    }
+
+    /// Both nodes know that a slot is on its way; its keys are still where they were.
+    ///
+    /// # Panics
+    ///
+    /// A node does not do what it is told.
+    pub async fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
+        let (source, target, slot) = (&self.nodes[from], &self.nodes[to], slot.to_string());
+        target.server.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source.id]).await;
+        source.server.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target.id]).await;
+    }
+
+    /// Moves one key.
+    ///
+    /// # Panics
+    ///
+    /// A node does not do what it is told.
+    pub async fn move_key(&self, key: &str, from: usize, to: usize) {
+        let port = self.nodes[to].server.port().to_string();
+        self.nodes[from].server.command(&["MIGRATE", "127.0.0.1", &port, key, "0", "10000"]).await;
+    }
+
+    /// The slot belongs to its new node.
+    ///
+    /// # Panics
+    ///
+    /// A node does not do what it is told.
+    pub async fn end_to_move(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
+        for node in [to, from] {
+            let words = ["CLUSTER", "SETSLOT", &slot, "NODE", &self.nodes[to].id];
+            self.nodes[node].server.command(&words).await;
+        }
+    }
+
+    /// Some keys that a node has in a slot.
+    ///
+    /// # Panics
+    ///
+    /// It does not answer.
+    pub async fn keys(&self, slot: u16, node: usize) -> Vec<String> {
+        let words = ["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"];
+        let keys = self.nodes[node].server.command(&words).await;
+        redis::from_redis_value(keys).expect("a list of keys")
     }
 
     async fn command(&self, node: u16, words: &[&str]) {

@@ -66,11 +66,12 @@ impl Failure {
         let enforces = |place: usize| limited.hits[place].enforcement == Enforcement::Enforce;
         let mut error = error.clone();
         let mut lost = lost(&error, limited.hits.len());
-        let closed =
-            || (0..lost.len()).any(|at| lost[at] && enforces(at) && policy(at) == FailurePolicy::Closed);
+        let closed = |lost: &[bool]| {
+            (0..lost.len()).any(|at| lost[at] && enforces(at) && policy(at) == FailurePolicy::Closed)
+        };
         // What a closed rule refuses is charged to nobody, neither there nor to a share.
-        let verb = if closed() { Verb::Peek } else { verb };
-        let rest = match Rest::ask(store, limited, &lost, verb).await {
+        let if_open = |lost: &[bool], verb| if closed(lost) { Verb::Peek } else { verb };
+        let rest = match Rest::ask(store, limited, &lost, if_open(&lost, verb)).await {
             Ok(rest) => rest,
             Err(lost_too) => {
                 error = lost_too;
@@ -78,7 +79,7 @@ impl Failure {
                 Rest::default()
             }
         };
-        let verb = if rest.passes() { verb } else { Verb::Peek };
+        let verb = if rest.passes() { if_open(&lost, verb) } else { Verb::Peek };
         let shares = self.shares(store, rules, request, (limited, &lost), verb).await;
         let refuses = |(place, verdict): (usize, &Verdict)| enforces(place) && !verdict.allowed;
         let local = (0..lost.len()).filter(|at| lost[*at] && policy(*at) == FailurePolicy::Local);

@@ -42,7 +42,7 @@ struct Calls {
 #[derive(Debug)]
 struct Reserved {
     replies: Vec<Result<Reply, StoreError>>,
-    undone: JoinHandle<Vec<Option<Done>>>,
+    undone: Option<JoinHandle<Vec<Option<Done>>>>,
 }
 
 impl RedisStore {
@@ -143,9 +143,16 @@ impl RedisStore {
         verdicts: &mut Verdicts,
     ) -> Result<Option<Timestamp>, StoreError> {
         let Reserved { replies, undone } = reserved;
+        let answers = all(members(parts), replies);
+        // What was reserved must be free again before it is asked for again, as it will be without what is lost.
+        let patience = if answers.is_err() { deadline + self.deadline } else { deadline };
+        let undone = match undone {
+            Some(undone) => timeout_at(patience, undone).await.map_or(Vec::new(), Result::unwrap_or_default),
+            None => Vec::new(),
+        };
         let mut done = Vec::with_capacity(parts.len());
-        for reply in all(members(parts), replies)? {
-            match reply {
+        for answer in answers? {
+            match answer {
                 Reply::Done(one) => {
                     self.note(&one);
                     done.push(one);
@@ -154,22 +161,18 @@ impl RedisStore {
             }
         }
         if done.len() < parts.len() {
-            // What was reserved must be free again before it is asked for again.
-            let _ = timeout_at(deadline, undone).await;
             return Ok(None);
         }
         let stands = done.iter().all(|done| done.passes);
         let mut gathered = Gathered::default();
         for (part, done) in parts.iter().zip(&done) {
             self.read(done, Verb::Charge, part, stands, gathered.of(part))?;
-            if stands {
+            if stands && part.hits.iter().any(|hit| hit.demand.cost > 0) {
                 self.topology.wrote(part.slot);
             }
         }
-        if !stands && let Ok(Ok(undone)) = timeout_at(deadline, undone).await {
-            for (part, undone) in parts.iter().zip(undone) {
-                self.correct_logs(part, undone, &mut gathered)?;
-            }
+        for (part, undone) in parts.iter().zip(undone) {
+            self.correct_logs(part, undone, &mut gathered)?;
         }
         gathered.tell(verdicts);
         Ok(Some(latest(&done)))
@@ -216,7 +219,7 @@ async fn reserve(
     };
     let passed: Vec<Option<Timestamp>> = replies.iter().map(passed).collect();
     let stands = passed.iter().all(Option::is_some);
-    let undone = tokio::spawn(async move {
+    let undo_all = async move {
         let deadline = Instant::now() + patience;
         let undo = |(calls, at): (Calls, Option<Timestamp>)| {
             let (cluster, stranded) = (Arc::clone(&cluster), Arc::clone(&stranded));
@@ -235,8 +238,9 @@ async fn reserve(
                 None
             }
         };
-        if stands { Vec::new() } else { join_all(calls.into_iter().zip(passed).map(undo)).await }
-    });
+        join_all(calls.into_iter().zip(passed).map(undo)).await
+    };
+    let undone = (!stands).then(|| tokio::spawn(undo_all));
     Reserved { replies, undone }
 }
 

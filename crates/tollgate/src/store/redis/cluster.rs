@@ -18,8 +18,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use super::answer::{Outcome, Redirect};
 use super::config::RedisBuilder;
-use super::link::{Counters, Kind, Link, Outcome, Preface, Redirect, Target};
+use super::connection::Preface;
+use super::link::{Counters, Kind, Link, Target};
 use super::sentinel::Dialer;
 use super::slots::{self, Range, SLOTS};
 use super::stream::Dial;

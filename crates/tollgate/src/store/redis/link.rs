@@ -25,16 +25,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::answer::{Failure, Outcome, Redirect, Refusal};
 use super::config::RedisBuilder;
+use super::connection::{Connection, Preface};
 use super::script;
 use super::sentinel::Dialer;
-use super::stream::{Ended, Meter};
+use super::stream::Ended;
 use crate::store::StoreError;
 
 /// So many decisions in a row that failed open the breaker.
@@ -106,68 +107,11 @@ pub(super) enum Kind {
     Member,
 }
 
-/// What is said before a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Preface {
-    /// Nothing.
-    None,
-    /// That we know that the slot is on its way to this node.
-    Asking,
-}
-
-/// What a node says to a command.
-#[derive(Debug)]
-pub(super) enum Outcome<T> {
-    /// It did it.
-    Done(T),
-    /// It did nothing.
-    Elsewhere(Redirect),
-}
-
-/// Why a node of a Cluster did nothing.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Redirect {
-    /// The slot belongs to that node.
-    Moved(String),
-    /// The key is on its way to that node, or there already.
-    Ask(String),
-    /// It may work in a moment.
-    Later(StoreError),
-}
-
-impl Redirect {
-    fn of(error: &RedisError) -> Option<Self> {
-        let ErrorKind::Server(kind) = error.kind() else { return None };
-        let node = || error.redirect_node().map(|(address, _)| address.to_owned());
-        match kind {
-            ServerErrorKind::Moved => node().map(Redirect::Moved),
-            ServerErrorKind::Ask => node().map(Redirect::Ask),
-            ServerErrorKind::TryAgain
-            | ServerErrorKind::ClusterDown
-            | ServerErrorKind::MasterDown
-            | ServerErrorKind::ReadOnly
-            | ServerErrorKind::BusyLoading => {
-                Some(Redirect::Later(StoreError::rejected(error.code().unwrap_or_default())))
-            }
-            _ => None,
-        }
-    }
-}
-
 #[derive(Debug, Clone)]
 enum State {
     Connecting,
     Up(Connection),
     Down(StoreError),
-}
-
-/// A connection that works, for all that is known.
-#[derive(Debug, Clone)]
-struct Connection {
-    redis: MultiplexedConnection,
-    meter: Meter,
-    /// Tells it from earlier ones; from 1.
-    number: u64,
 }
 
 impl Drop for Link {
@@ -357,48 +301,6 @@ impl Drop for Sent<'_> {
     }
 }
 
-/// Why there is no answer.
-#[derive(Debug)]
-enum Refusal {
-    NoConnection(StoreError),
-    Redis(RedisError),
-}
-
-/// Why a command failed.
-#[derive(Debug)]
-struct Failure {
-    error: StoreError,
-    /// Whether the connection is of no more use.
-    broken: bool,
-}
-
-impl Failure {
-    const fn quick(error: StoreError) -> Self {
-        Failure { error, broken: false }
-    }
-}
-
-impl From<RedisError> for Failure {
-    fn from(error: RedisError) -> Self {
-        // Rights that are missing within the script are no NOPERM of their own.
-        let missing_rights = |detail: &str| {
-            detail.contains("ACL failure in script") || detail.contains("user executing the script can't")
-        };
-        let code = match error.detail() {
-            Some(detail) if missing_rights(detail) => "NOPERM",
-            _ => error.code().unwrap_or_default(),
-        };
-        let (error, broken) = match error.kind() {
-            // Whoever answers this is no primary any more: resolve the address again.
-            ErrorKind::Server(ServerErrorKind::ReadOnly) => (StoreError::rejected(code), true),
-            ErrorKind::Server(_) | ErrorKind::Extension => (StoreError::rejected(code), false),
-            ErrorKind::AuthenticationFailed => (StoreError::rejected("NOAUTH"), true),
-            _ => (StoreError::Unreachable, true),
-        };
-        Failure { error, broken }
-    }
-}
-
 impl Shared {
     /// Sends a command, and again after an upload when Redis does not know the script.
     async fn run(
@@ -522,32 +424,6 @@ impl Shared {
             Err(error) => return Err(error.into()),
         }
         Ok((connection, ended))
-    }
-}
-
-impl Connection {
-    async fn send(&mut self, command: &Cmd, preface: Preface) -> Result<Value, RedisError> {
-        let answer = match preface {
-            Preface::None => self.redis.send_packed_command(command).await,
-            Preface::Asking => {
-                // Together, so that no other command comes between the two.
-                let mut both = redis::pipe();
-                both.cmd("ASKING").add_command(command.clone());
-                let answers = self.redis.send_packed_commands(&both, 0, 2).await;
-                answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
-            }
-        };
-        self.meter.answered();
-        answer.and_then(Value::extract_error)
-    }
-
-    /// What Redis does with our keys when its memory is full; none where it does not say.
-    async fn eviction_policy(&mut self) -> Option<String> {
-        let info = self.send(redis::cmd("INFO").arg("memory"), Preface::None).await.ok()?;
-        let info: String = redis::from_redis_value(info).ok()?;
-        info.lines()
-            .find_map(|line| line.strip_prefix("maxmemory_policy:"))
-            .map(|policy| policy.trim().to_owned())
     }
 }
 

@@ -15,8 +15,10 @@
 
 mod across;
 mod address;
+mod answer;
 mod cluster;
 mod config;
+mod connection;
 mod lease;
 mod link;
 mod part;
