@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use tollgate_core::rule::FailurePolicy;
+use tollgate_core::rule::{Consistency, FailurePolicy};
 use tollgate_core::{
     Decision, Descriptor, Enforcement, Hit, Limit, Limited, Micros, Rule, RuleSet, Verdict, Verdicts,
 };
@@ -60,7 +60,7 @@ impl Failure {
         error: &StoreError,
     ) -> Decision {
         let policies: SmallVec<[FailurePolicy; 4]> =
-            limited.rules.iter().map(|rule| rules.rule(*rule).on_store_failure()).collect();
+            limited.rules.iter().map(|rule| policy(rules.rule(*rule))).collect();
         let closes = |(hit, policy): (&Hit<'_>, &FailurePolicy)| {
             hit.enforcement == Enforcement::Enforce && *policy == FailurePolicy::Closed
         };
@@ -93,7 +93,7 @@ impl Failure {
     ) -> Verdicts {
         let local = || {
             let hits = limited.rules.iter().map(|rule| rules.rule(*rule)).zip(&limited.hits);
-            hits.filter(|(rule, _)| rule.on_store_failure() == FailurePolicy::Local)
+            hits.filter(|(rule, _)| policy(rule) == FailurePolicy::Local)
         };
         // By the last known fleet, if that is larger than what was configured.
         let nodes = asked.rank().map_or(self.nodes, |rank| rank.nodes.max(self.nodes));
@@ -136,6 +136,14 @@ impl Failure {
         (0..POLICIES.len())
             .flat_map(|policy| (0..REASONS.len()).map(move |reason| of(policy, reason)))
             .collect()
+    }
+}
+
+/// What a rule says. One that counts against a share anyway does so whether or not the store is there.
+fn policy(rule: &Rule) -> FailurePolicy {
+    match rule.consistency() {
+        Consistency::Local => FailurePolicy::Local,
+        _ => rule.on_store_failure(),
     }
 }
 
