@@ -41,7 +41,8 @@ pub(crate) struct Fleet(Vec<Arc<Limiter<LeasedStore>>>);
 pub(crate) struct Run {
     pub(crate) decisions: u64,
     pub(crate) admitted: u64,
-    pub(crate) seconds: f64,
+    /// How long it took.
+    pub(crate) time: Duration,
     pub(crate) stranded: u64,
 }
 
@@ -58,6 +59,12 @@ impl Counts {
         self.decisions.fetch_add(1, Ordering::Relaxed);
         self.admitted.fetch_add(u64::from(answer.allowed()), Ordering::Relaxed);
         self.degraded.fetch_add(u64::from(answer.degraded().is_some()), Ordering::Relaxed);
+    }
+}
+
+impl Run {
+    pub(crate) fn per_second(&self, count: u64) -> f64 {
+        count as f64 / self.time.as_secs_f64()
     }
 }
 
@@ -83,7 +90,7 @@ impl Fleet {
     }
 
     /// Every caller asks again as soon as it has its answer.
-    pub(crate) async fn as_fast_as_possible(self, time: Duration, callers: usize) -> Result<Run> {
+    pub(crate) async fn flat_out(self, time: Duration, callers: usize) -> Result<Run> {
         let counts = Arc::new(Counts::default());
         let began = Instant::now();
         let tasks: Vec<_> = (0..callers)
@@ -119,7 +126,7 @@ impl Fleet {
                 let mut tick = tokio::time::interval(Duration::from_millis(1));
                 while began.elapsed() < time {
                     tick.tick().await;
-                    let due = (began.elapsed().as_secs_f64() * per_second as f64) as u64;
+                    let due = began.elapsed().as_micros() * u128::from(per_second) / 1_000_000;
                     while asked < due {
                         let (node, counts) = (Arc::clone(&node), Arc::clone(&counts));
                         asking.spawn(async move { counts.ask(&node).await });
@@ -135,7 +142,7 @@ impl Fleet {
     }
 
     async fn end(self, counts: &Counts, began: Instant) -> Result<Run> {
-        let seconds = began.elapsed().as_secs_f64();
+        let time = began.elapsed();
         let stranded = self.0.iter().map(|node| node.store().stats().tokens_stranded).sum();
         for node in &self.0 {
             node.store().close().await;
@@ -143,6 +150,6 @@ impl Fleet {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ensure!(read(&counts.degraded) == 0, "{} decisions were made without Redis", read(&counts.degraded));
         let (decisions, admitted) = (read(&counts.decisions), read(&counts.admitted));
-        Ok(Run { decisions, admitted, seconds, stranded })
+        Ok(Run { decisions, admitted, time, stranded })
     }
 }

@@ -54,8 +54,8 @@ async fn main() -> Result<()> {
         for _ in 0..rounds {
             redis.clear().await?;
             let fleet = Fleet::start(&arguments.url, 2, ROOMY, consistency).await?;
-            let run = fleet.as_fast_as_possible(time, 8).await?;
-            rates.push(run.decisions as f64 / run.seconds);
+            let run = fleet.flat_out(time, 8).await?;
+            rates.push(run.per_second(run.decisions));
             calls.push(redis.script_calls().await? as f64 / run.decisions as f64);
         }
         println!("| {consistency} | {} | {} |", cell(&rates, 0), cell(&calls, 4));
@@ -75,14 +75,14 @@ async fn main() -> Result<()> {
         redis.clear().await?;
         let fleet = Fleet::start(&arguments.url, 4, CROWDED, consistency).await?;
         let run = fleet.paced(2 * time, &[800, 800, 200, 200]).await?;
-        let bound = 1_000 + (1_000.0 * run.seconds) as u64;
+        let bound = 1_000 + u64::try_from(run.time.as_millis())?;
         println!(
             "| {consistency} | {} | {} | {} | {:.2} % | {:.0} | {} |",
             run.decisions,
             run.admitted,
             run.admitted.saturating_sub(bound),
             100.0 * bound.saturating_sub(run.admitted) as f64 / bound as f64,
-            redis.script_calls().await? as f64 / run.seconds,
+            run.per_second(redis.script_calls().await?),
             run.stranded
         );
     }
@@ -97,9 +97,9 @@ async fn main() -> Result<()> {
         let run = fleet.paced(time, &[50_000]).await?;
         println!(
             "| {consistency} | {:.0} | {:.1} | {:.1} |",
-            run.decisions as f64 / run.seconds,
-            run.admitted as f64 / run.seconds,
-            redis.script_calls().await? as f64 / run.seconds
+            run.per_second(run.decisions),
+            run.per_second(run.admitted),
+            run.per_second(redis.script_calls().await?)
         );
     }
     println!("\n- exact is one call for each; wanted of leased: at most 40 store calls a second");

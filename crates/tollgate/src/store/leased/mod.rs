@@ -277,9 +277,9 @@ impl Store for LeasedStore {
     }
 
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
-        match self.shared.shares.hit(hit) {
-            Some(_) => self.shared.shares.inspect(hit).await,
-            None => self.shared.redis.inspect(hit).await,
+        match hit.key.space().consistency() {
+            Consistency::Local => self.shared.shares.inspect(hit).await,
+            _ => self.shared.redis.inspect(hit).await,
         }
     }
 }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 use tollgate_core::algorithm::State;
 use tollgate_core::limit::Rank;
-use tollgate_core::rule::Consistency;
 use tollgate_core::{Enforcement, Hit, Hits, Limit, Timestamp, Verdict, Verdicts};
 
 use super::HEARTBEAT;
@@ -37,15 +36,9 @@ impl Shares {
     }
 
     /// The roll was called: so many nodes, of which so many come before this one.
-    pub(super) fn heard(&self, nodes: usize, place: usize) {
-        let number = |count: usize| u64::try_from(count).unwrap_or(0).min(u64::from(u32::MAX));
-        let nodes = number(nodes).max(u64::from(self.least.get()));
-        self.rank.store(nodes << 32 | number(place), Ordering::Relaxed);
-    }
-
-    /// This node's share of a local hit's limit; nothing for any other hit.
-    pub(super) fn hit(&self, hit: &Hit<'_>) -> Option<Option<Limit>> {
-        (hit.key.space().consistency() == Consistency::Local).then(|| hit.limit.share_of(self.rank()))
+    pub(super) fn heard(&self, nodes: u32, place: u32) {
+        let nodes = u64::from(nodes.max(self.least.get()));
+        self.rank.store(nodes << 32 | u64::from(place), Ordering::Relaxed);
     }
 
     pub(super) async fn charge(

@@ -10,7 +10,6 @@ use tollgate_core::lease::Parting;
 
 use super::desk::Outgoing;
 use super::{ALIVE, HEARTBEAT, Shared};
-use crate::store::redis::node_name;
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_millis(50);
@@ -71,10 +70,8 @@ impl Shared {
 
     /// Says that this node is there, or leaves, and counts who else is. While Redis is away, the last count holds.
     async fn call_the_roll(&self, term: Micros) {
-        if let Ok(nodes) = self.redis.roll_call(self.node, term).await {
-            let name = node_name(self.node);
-            let place = nodes.iter().position(|node| *node == name).unwrap_or(nodes.len());
-            self.shares.heard(nodes.len(), place);
+        if let Ok((nodes, place)) = self.redis.roll_call(self.node, term).await {
+            self.shares.heard(nodes, place);
         }
     }
 

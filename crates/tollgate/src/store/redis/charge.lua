@@ -4,7 +4,8 @@
 -- a double holds exactly; a quotient of two such numbers never rounds across an integer, so floor and ceil are exact.
 --
 -- KEYS      the bucket of each hit
--- ARGV[1]   charge, peek, refund, undo, reset, lease, or debit: a charge of as much of the cost as there is
+-- ARGV[1]   charge, peek, refund, undo, reset, lease, roll (below), or debit: a charge of as much of the cost as there
+--           is
 -- ARGV[2]   microseconds since the epoch where time is injected; empty: Redis' own clock
 -- ARGV[2+i] hit i: algorithm, shadow, cost, patience, and the numbers of its limit (each branch below says which)
 -- ARGV[3+n] undo: the instant of the charge, after those of all n hits
@@ -39,6 +40,27 @@ if injected then
 else
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
+end
+
+-- Who is there? ARGV[3]: a node, and for how long it says it is; no time: it leaves. Answers how many there are, and how
+-- many of them come before it.
+if verb == 'roll' then
+  local MEMBER = '<c8i7' -- node, until when
+  local node, term = read(MEMBER, ARGV[3])
+  local roll = redis.pcall('GET', KEYS[1])
+  local there, before = {}, 0
+  for place = 1, type(roll) == 'string' and #roll - 14 or 0, 15 do
+    local other, till = read(MEMBER, roll, place)
+    -- One that is there for too long is from before the clock was set back.
+    if other ~= node and till > now and till <= now + 2 * max(term, 3000000) then
+      there[#there + 1] = pack(MEMBER, other, till)
+      if other < node then before = before + 1 end
+    end
+  end
+  if term > 0 then there[#there + 1] = pack(MEMBER, node, now + term) end
+  if #there > 0 then redis.call('SET', KEYS[1], table.concat(there), 'PX', max(1, ceil(max(term, 3000000) / 1000)))
+  else redis.call('DEL', KEYS[1]) end
+  return { now, #there, before }
 end
 
 -- Whether something may be a state of ours, with or without leases behind it.
@@ -361,7 +383,7 @@ local function logs()
         redis.call('LPUSH', key, pack(HEAD, LOG, bucket.alive, bucket.at) .. (bucket.out and lending.pack(bucket.out) or ''))
       end
     end
-    if redis.call('LLEN', key) < 2 then return bucket.out and bucket.at end
+    if not redis.call('LINDEX', key, 1) then return bucket.out and bucket.at end
     return (read(ENTRY, redis.call('LINDEX', key, -1))) + bucket.window
   end
 

@@ -9,22 +9,6 @@ use super::script::{self, LeaseReply, Reply};
 use super::{RedisStore, read, slots, state};
 use crate::store::{StoreError, window};
 
-/// Who is there: enters a node until so many milliseconds from now, and answers everybody whose time is not up, in
-/// order.
-const ROLL_CALL: &str = "
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if tonumber(ARGV[2]) > 0 then
-  redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[2]), ARGV[1])
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-else
-  redis.call('ZREM', KEYS[1], ARGV[1])
-end
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now))
-local nodes = redis.call('ZRANGE', KEYS[1], 0, -1)
-table.sort(nodes)
-return nodes";
-
 /// A bucket that outlives the request which named it.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -121,17 +105,21 @@ impl RedisStore {
         command
     }
 
-    /// Says that a node is there for so long, or with no time that it leaves, and answers who is, in order.
-    pub(crate) async fn roll_call(&self, node: NodeId, term: Micros) -> Result<Vec<String>, StoreError> {
-        let mut command = redis::cmd("EVAL");
+    /// Says that a node is there for so long, or with no time that it leaves; answers how many there are, and how many of
+    /// them come before it.
+    pub(crate) async fn roll_call(&self, node: NodeId, term: Micros) -> Result<(u32, u32), StoreError> {
+        let mut member = node.0.to_le_bytes().to_vec();
+        state::put(term.get().cast_signed(), &mut member);
+        let mut command = Cmd::new();
         let key = format!("{}:nodes", self.prefix);
         let slot = slots::slot(key.as_bytes());
-        command.arg(ROLL_CALL).arg(1).arg(key).arg(name(node)).arg(term.ceil_millis());
-        self.topology.call(slot, &command, self.deadline(), read).await
+        command.arg("EVALSHA").arg(&self.sha).arg(1).arg(key).arg("roll");
+        match self.clock.injected() {
+            Some(now) => command.arg(now.as_micros()),
+            None => command.arg(""),
+        };
+        command.arg(member);
+        let answer = self.topology.call(slot, &command, self.deadline(), read::<(i64, u32, u32)>).await?;
+        Ok((answer.1, answer.2))
     }
-}
-
-/// A node as the roll has it.
-pub(crate) fn name(node: NodeId) -> String {
-    format!("{:016x}", node.0)
 }

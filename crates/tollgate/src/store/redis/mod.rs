@@ -49,7 +49,7 @@ use self::topology::Topology;
 use super::{Store, StoreError, window};
 use crate::clock::Clock;
 pub use config::{RedisBuilder, RedisConfigError};
-pub(crate) use lease::{Place, name as node_name};
+pub(crate) use lease::Place;
 
 /// The most buckets of one request; Lua passes no more at once to a command than some thousand.
 const MOST_HITS: usize = 1_000;
