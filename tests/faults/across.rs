@@ -41,7 +41,7 @@ fn request<'a>(user: &'a str, pool: &'a str) -> Descriptor<'a> {
 
 async fn limiter(url: &str, deadline: Duration, policy: &str) -> Limiter<RedisStore> {
     let store = RedisStore::builder(url).deadline(deadline).connect().await.unwrap();
-    store.ready().await.unwrap();
+    poll::until("every node to be connected to", async || store.ready().await.ok()).await;
     Limiter::new(rules::parse("rules.yaml", &RULES.replace("POLICY", policy)).unwrap(), store)
 }
 

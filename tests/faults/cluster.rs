@@ -28,7 +28,7 @@ impl Fleet {
         listen_to_logs();
         let cluster = RedisCluster::start(replicas).await;
         let store = RedisStore::builder(&cluster.url()).deadline(deadline).connect().await.unwrap();
-        store.ready().await.unwrap();
+        poll::until("every node to be connected to", async || store.ready().await.ok()).await;
         Fleet { gate: Arc::new(Gate::new(slow_limit(), store)), cluster }
     }
 
