@@ -1,0 +1,50 @@
+// A server with tokens: the dashboard asks for one, keeps it for the tab and sends it with every call.
+
+import assert from 'node:assert/strict';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { startBrowser, startServer } from './harness.mjs';
+import { onPage, part } from './page.mjs';
+
+const TOKEN = 'b'.repeat(43);
+let folder;
+let server;
+let browser;
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'tollgate-token-'));
+  await writeFile(join(folder, 'tokens'), `${TOKEN}\n`, { mode: 0o600 });
+  [server, browser] = await Promise.all([startServer('--admin-token-file', join(folder, 'tokens')), startBrowser()]);
+});
+after(async () => {
+  await browser?.close();
+  await server?.stop();
+  await rm(folder, { recursive: true });
+});
+
+test('a token is asked for once, kept for the tab, and opens every page and the stream', () =>
+  onPage(browser, server, {}, async (page) => {
+    const dialog = page.getByRole('dialog', { name: 'A token, please' });
+    await dialog.getByLabel('Token').fill('wrong');
+    await dialog.getByRole('button', { name: 'Continue' }).click();
+    await dialog.getByLabel('Token').fill(TOKEN);
+    await dialog.getByRole('button', { name: 'Continue' }).click();
+    await page.locator('#pulse[data-state=live]').waitFor();
+    await part(page, 'Health').getByText('in memory').waitFor();
+    await page.getByRole('link', { name: 'Rules', exact: true }).click();
+    await page.getByRole('link', { name: 'per-user-free', exact: true }).waitFor();
+    await page.reload();
+    await page.locator('#pulse[data-state=live]').waitFor();
+    assert.equal(await dialog.count(), 0);
+  }));
+
+test('who does not want to give one sees why there is nothing, and is asked again when they try again', () =>
+  onPage(browser, server, { hash: '#/rules' }, async (page) => {
+    const dialog = page.getByRole('dialog', { name: 'A token, please' });
+    await dialog.getByRole('button', { name: 'Not now' }).click();
+    await page.getByRole('button', { name: 'Try again' }).click();
+    await dialog.getByLabel('Token').fill(TOKEN);
+    await dialog.getByRole('button', { name: 'Continue' }).click();
+    await page.getByRole('link', { name: 'per-user-free', exact: true }).waitFor();
+  }));
