@@ -27,6 +27,7 @@ fn agrees_with_the_model(runtime: &Runtime, url: &str, slots: Slots, traces: &Bo
                 .key_prefix(&name)
                 .clock(clock.clone())
                 .deadline(Duration::from_secs(20))
+                .connect_timeout(Duration::from_secs(20))
                 .connect()
                 .await
                 .expect("a URL");

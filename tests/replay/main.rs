@@ -110,6 +110,7 @@ async fn prints_the_same_lines(url: &str) {
             .key_prefix(*folder)
             .clock(Clock::manual(Timestamp::from_micros(0)))
             .deadline(Duration::from_secs(20))
+            .connect_timeout(Duration::from_secs(20))
             .connect()
             .await
             .expect("a URL");
