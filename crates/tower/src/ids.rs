@@ -20,17 +20,20 @@ impl DecisionIds {
         DecisionIds { process: u64::from_le_bytes(process), next: AtomicU64::new(0) }
     }
 
-    /// The next name: 24 hexadecimal digits.
+    /// The next name: 24 hexadecimal digits, half of them the process' own, half of them a number.
+    #[expect(clippy::cast_possible_truncation, reason = "a digit is in the lowest four bits")]
     pub fn next(&self) -> String {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut name = String::with_capacity(24);
         // Formatting would take longer than many a decision.
-        let digits = |bits: u64, count: u32| {
-            let digit = move |place: u32| char::from_digit((bits >> (4 * place)) as u32 & 15, 16);
-            (0..count).rev().filter_map(digit)
+        let digits = |bits: u64| {
+            let digit = move |place: u32| {
+                char::from(b"0123456789abcdef"[usize::from((bits >> (4 * place)) as u8 & 15)])
+            };
+            (0..12).rev().map(digit)
         };
-        name.extend(digits(self.process, 16));
-        name.extend(digits(number, 8));
+        name.extend(digits(self.process));
+        name.extend(digits(number));
         name
     }
 }

@@ -133,8 +133,9 @@ impl Flag {
             DeValue::Integer(number) => {
                 whole(number).map_or_else(|| number.to_string(), |number| number.to_string())
             }
+            DeValue::Float(number) => number.as_str().to_owned(),
             _ => {
-                mistakes.kind(&self.key(), value, "a string or a whole number");
+                mistakes.kind(&self.key(), value, "a string or a number");
                 return None;
             }
         };

@@ -79,7 +79,7 @@ fn everything_that_is_wrong_is_shown_at_once_with_its_place_and_the_closest_name
         "did you mean `http`?",
         "nodes: `0`: number would be zero",
         "no_violations: expected true or false, not a value of type string",
-        "key_prefix: expected a string or a whole number, not a value of type array",
+        "key_prefix: expected a string or a number, not a value of type array",
         "store_deadline_ms: `99999`: 99999 is not in 1..=60000",
         "unknown key `trusted_proxy`",
         "did you mean `trusted_proxies`?",

@@ -38,7 +38,7 @@ pub(super) struct BatchResults<'a> {
 /// A decision, or what is wrong with the request.
 #[derive(ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, clippy::large_enum_variant, reason = "only its schema is used")]
+#[expect(dead_code, reason = "only its schema is used")]
 pub(super) enum BatchResult<'a> {
     Decision(DecisionBody<'a>),
     Problem(ProblemBody),

@@ -86,13 +86,14 @@ impl RuleCounts {
     pub(super) fn most_refused(&self, most: usize) -> Vec<RuleCount> {
         let table = self.table.load();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let count = |(label, count): (&Box<str>, &Arc<Count>)| RuleCount {
-            rule: label.to_string(),
+        let count = |(label, count): (&str, &Arc<Count>)| RuleCount {
+            rule: label.to_owned(),
             allowed: read(&count.allowed),
             refused: read(&count.refused),
             shadow_refused: read(&count.shadow_refused),
         };
-        let mut counts: Vec<RuleCount> = table.labels.iter().zip(&table.counts).map(count).collect();
+        let mut counts: Vec<RuleCount> =
+            table.labels.iter().map(|label| &**label).zip(&table.counts).map(count).collect();
         counts.sort_by_key(|count| std::cmp::Reverse((count.refused, count.shadow_refused, count.allowed)));
         counts.truncate(most);
         counts

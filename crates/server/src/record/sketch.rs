@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
-use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
+use std::hash::BuildHasher as _;
 
 use foldhash::quality::RandomState;
 use tollgate::core::Key;
@@ -47,9 +47,7 @@ pub(crate) struct TopRefused {
 
 impl Sketch {
     pub(super) fn note(&mut self, rule: &str, key: &Key<'_>) {
-        let mut hasher = self.hasher.build_hasher();
-        (key, rule).hash(&mut hasher);
-        let hash = hasher.finish();
+        let hash = self.hasher.hash_one((key, rule));
         if let Some(place) = self.places.get(&hash) {
             self.counts[*place].refused += 1;
             return;
