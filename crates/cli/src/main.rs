@@ -54,7 +54,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Answer checks over HTTP; what `tollgate` does without a command
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     /// Decide a request, here with nothing counted before it, or at a running server
     Check(check::Args),
     /// Check rules files, list rules, look one up

@@ -79,7 +79,7 @@ fn kubernetes_manifests_are_of_the_expected_kinds_and_start_what_there_is() {
         understood.assert_variable("kubernetes/tollgate.yaml", variable["name"].as_str().unwrap());
         if let Some(path) = variable["value"].as_str().filter(|value| value.starts_with('/')) {
             let is_below = |mount: &&Value| path.starts_with(mount.as_str().unwrap());
-            assert!(mounts.iter().any(|mount| is_below(mount)), "{path} is not mounted");
+            assert!(mounts.iter().any(is_below), "{path} is not mounted");
         }
     }
     assert_eq!(container["ports"][0]["name"], manifests[1]["spec"]["ports"][0]["targetPort"]);
