@@ -6,3 +6,5 @@ pub mod instructions;
 pub mod mixed;
 #[cfg(feature = "peers")]
 pub mod peers;
+#[cfg(feature = "violations")]
+pub mod processor;

@@ -16,6 +16,7 @@ mod console;
 mod markdown;
 mod program;
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -51,6 +52,34 @@ fn every_rules_file_in_the_docs_is_one() {
         }
     }
     assert!(seen > 5, "only {seen} snippets were found");
+}
+
+/// A row of the page is a promise; the test that it names keeps it.
+#[test]
+fn every_test_that_the_page_of_faults_names_is_there() {
+    let page = fs::read_to_string(root().join("docs/operating/faults.md")).expect("the page is there");
+    let mut code = String::new();
+    for folder in ["crates", "tests"] {
+        gather(&root().join(folder), &mut code);
+    }
+    let words = page.split('`').skip(1).step_by(2);
+    let named: Vec<&str> = words.filter(|word| word.split('_').count() > 3 && !word.contains(' ')).collect();
+    assert!(named.len() > 20, "only {} tests are named", named.len());
+    for name in named {
+        assert!(code.contains(&format!("fn {name}(")), "docs/operating/faults.md: there is no test `{name}`");
+    }
+}
+
+/// All Rust below a folder.
+fn gather(folder: &Path, code: &mut String) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("target") && !path.ends_with("node_modules") {
+            gather(&path, code);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            code.push_str(&fs::read_to_string(&path).expect("a file of ours is text"));
+        }
+    }
 }
 
 #[test]

@@ -65,10 +65,24 @@ impl Fleet {
     }
 
     /// Lets them all go at once and adds up what they say.
-    pub(crate) async fn run(mut self) -> Tally {
+    pub(crate) async fn run(self) -> Tally {
+        self.run_and_kill(0, async {}).await
+    }
+
+    /// Lets them all go at once, kills the first few without a word when that moment has come, and adds up what the
+    /// others say.
+    pub(crate) async fn run_and_kill(mut self, victims: usize, moment: impl Future<Output = ()>) -> Tally {
         for node in &mut self.nodes {
             node.input.write_all(b"go\n").await.unwrap();
         }
+        moment.await;
+        for mut victim in self.nodes.drain(..victims) {
+            victim.process.kill().await.unwrap();
+        }
+        self.total().await
+    }
+
+    async fn total(mut self) -> Tally {
         let mut total = Tally::default();
         for node in &mut self.nodes {
             let said: serde_json::Value = serde_json::from_str(&node.line().await).unwrap();

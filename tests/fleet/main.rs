@@ -6,6 +6,7 @@ mod fleet;
 mod node;
 
 use tollgate::{Descriptor, Limiter, RedisStore, rules};
+use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 
 use fleet::{Fleet, Tally};
@@ -71,6 +72,38 @@ async fn processes_whose_clocks_are_hours_apart_agree_under_every_algorithm() {
     let off = [0, 5 * HOUR_US, -7 * HOUR_US, 24 * 365 * HOUR_US];
     let fleet = Fleet::start(&server, EVERY_ALGORITHM, &off, 1_000, &[]).await;
     assert_eq!(fleet.run().await, Tally { admitted: 1_000, refused: 3_000, degraded: 0 });
+}
+
+/// What a killed node was let do is charged, whether or not it lived to hear of it; what it was not let do is not.
+#[tokio::test]
+async fn nodes_that_are_killed_at_any_instant_lead_to_no_request_too_many() {
+    for spent in [1, 50, 400, 900] {
+        let server = RedisServer::start().await;
+        let limiter = limiter(&server, ONE_TIER).await;
+        let fleet = Fleet::start(&server, ONE_TIER, &[0; 4], 1_000, &ALICE).await;
+        let moment =
+            poll::until("some to be spent", async || (left(&limiter).await <= 1_000 - spent).then_some(()));
+        let survivors = fleet.run_and_kill(2, moment).await;
+        assert_eq!((survivors.admitted + survivors.refused, survivors.degraded), (2_000, 0), "after {spent}");
+        assert!(survivors.admitted <= 1_000, "after {spent}: {survivors:?}");
+        assert_eq!(left(&limiter).await, 0, "after {spent}");
+        let later = Fleet::start(&server, ONE_TIER, &[0; 2], 100, &ALICE).await;
+        assert_eq!(later.run().await, Tally { admitted: 0, refused: 200, degraded: 0 }, "after {spent}");
+    }
+}
+
+async fn limiter(server: &RedisServer, text: &str) -> Limiter<RedisStore> {
+    let store = RedisStore::builder(&server.url()).deadline(poll::PATIENCE).connect().await.unwrap();
+    Limiter::new(rules::parse("rules", text).unwrap(), store)
+}
+
+/// What Alice has left under the strictest rule.
+async fn left(limiter: &Limiter<RedisStore>) -> u64 {
+    let request = ALICE.iter().filter_map(|pair| pair.split_once('='));
+    let request = request.fold(Descriptor::new(), |request, (name, value)| request.with(name, value));
+    let answer = limiter.peek(&request, 1).await;
+    assert!(answer.degraded().is_none());
+    answer.tiers().iter().map(|tier| tier.verdict.remaining).min().unwrap()
 }
 
 /// Everything the store keeps, but for the probe of a node that has just started.

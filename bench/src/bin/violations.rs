@@ -10,7 +10,6 @@
 #![expect(clippy::disallowed_methods, reason = "this is what measures time")]
 
 use std::fs;
-use std::path::Path;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -21,6 +20,7 @@ use tollgate::audit::{ViolationLog, ViolationStats, Writer, WriterOptions};
 use tollgate::sql::Database;
 use tollgate::{Limiter, MemoryStore, Violations, rules};
 use tollgate_bench::contender::Caller;
+use tollgate_bench::processor::processor_time;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -164,20 +164,6 @@ fn check(limiter: &Limiter<MemoryStore>, caller: &Caller, lane: &str) -> Result<
         Poll::Ready(answer) => Ok(answer.allowed()),
         Poll::Pending => anyhow::bail!("a decision waits"),
     }
-}
-
-/// The time all threads of this process have spent on a processor.
-fn processor_time() -> Result<Duration> {
-    let mut spent = 0;
-    for thread in fs::read_dir("/proc/self/task")? {
-        spent += time_of(&thread?.path())?;
-    }
-    Ok(Duration::from_nanos(spent))
-}
-
-fn time_of(thread: &Path) -> Result<u64> {
-    let text = fs::read_to_string(thread.join("schedstat"))?;
-    Ok(text.split_whitespace().next().context("schedstat has numbers")?.parse()?)
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -9,7 +9,6 @@ use clap::builder::FalseyValueParser;
 use tollgate::{Limiter, MemoryStore, Micros, Outcome};
 use tollgate_server::Report;
 
-use crate::client::Client;
 use crate::decided::{self, Explained, body};
 use crate::load;
 use crate::request::{RequestArgs, shown};
@@ -37,7 +36,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let place = args.place.named()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let server = place.as_deref().filter(|place| is_server(place)).map(Client::new).transpose()?;
+    let server = place.as_deref().filter(|place| is_server(place));
+    let server = server.map(|server| args.place.token.client(server)).transpose()?;
     let (explained, text) = match (&server, &args.decision) {
         (Some(server), Some(id)) => runtime.block_on(server.decision(id))?,
         (Some(server), None) => {

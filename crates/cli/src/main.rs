@@ -23,6 +23,7 @@ mod summary;
 mod table;
 mod telemetry;
 mod terminal;
+mod top;
 mod violations;
 mod words;
 
@@ -53,7 +54,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Answer checks over HTTP; what `tollgate` does without a command
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     /// Decide a request, here with nothing counted before it, or at a running server
     Check(check::Args),
     /// Check rules files, list rules, look one up
@@ -66,6 +67,8 @@ enum Command {
     Doctor(doctor::Args),
     /// List refusals on record, newest first
     Violations(violations::Args),
+    /// Watch a running server: decisions, times, who is refused
+    Top(top::Args),
     /// Check tollgate.toml, show what is in effect
     Config(config::Args),
     /// Print a completion script for a shell
@@ -96,6 +99,7 @@ fn run(command: Option<Command>, words: &ArgMatches, terminal: &mut Terminal) ->
         Some(Command::Explain(args)) => explain::run(&args, terminal),
         Some(Command::Doctor(args)) => doctor::run(&args, terminal),
         Some(Command::Violations(args)) => violations::run(&args, terminal),
+        Some(Command::Top(args)) => top::run(&args, terminal),
         Some(Command::Config(args)) => config::run(&args, words, terminal),
         Some(Command::Completions(args)) => completions::run(&args, terminal),
         None => serve::run(Config::of_environment()?, terminal),

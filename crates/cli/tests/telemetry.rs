@@ -134,6 +134,41 @@ fn a_log_of_json_has_an_object_on_each_line_and_a_share_of_the_requests() {
     assert!(one["path"] == "/v1/check" && one["status"] == 200 && one["took_us"].is_u64(), "{one}");
 }
 
+/// A caller's path and a rule's name come into the log; neither ends a line of it or moves the cursor.
+#[test]
+fn control_characters_in_what_is_logged_are_escaped() {
+    let scratch = Scratch::new("controls");
+    let rules = scratch.path().join("rules.yaml");
+    fs::write(&rules, "rules: [{ key: global, limit: 1/s }]").unwrap();
+    for format in ["pretty", "json"] {
+        let served = Served::start(&[
+            "--rules",
+            rules.to_str().unwrap(),
+            "--log",
+            "debug",
+            "--log-format",
+            format,
+            "--log-requests",
+            "1",
+        ]);
+        served.get("/a%1b[31m%0d%0aINFO%20all%20is%20well");
+        served.send("GET", "/livez", "x-request-id: a\u{9b}31m\r\n", "");
+        fs::write(&rules, "rules: [{ name: \"x\\u001b[31m\\r\\ny\", key: global }]").unwrap();
+        poll::blocking("the mistake to be found", poll::PATIENCE, || {
+            let stats: Value = serde_json::from_str(&body(&served.get("/v1/stats"))).unwrap();
+            stats["rule_set"]["error"].is_string()
+        });
+        fs::write(&rules, "rules: [{ key: global, limit: 1/s }]").unwrap();
+        let log = served.stop();
+        assert!(log.contains("%1b"), "{format}: the path is there: {log}");
+        let moves = |letter: char| letter.is_control() && letter != '\n';
+        assert!(
+            !log.contains(moves) && !log.lines().any(|line| line.starts_with("INFO")),
+            "{format}: {log:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_store_that_is_away_is_told_and_makes_nobody_unready() {
     let redis = RedisServer::start().await;

@@ -1,12 +1,14 @@
 //! A running server, over its HTTP API: its rules here, its decisions in `decisions`.
 
 mod decisions;
+mod stats;
+mod token;
 
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
-use http::header::{CONTENT_TYPE, IF_MATCH};
-use http::{Method, Request, StatusCode, Uri};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, IF_MATCH};
+use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -18,6 +20,9 @@ use tollgate::core::Draft;
 use tollgate::core::rule::Mode;
 
 use crate::rules::{Change, Edit, Entry, EntryBody, conflict, from_json};
+
+pub(crate) use stats::Stats;
+pub(crate) use token::TokenArgs;
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,6 +36,7 @@ const PAGE: u32 = 100;
 pub(crate) struct Client {
     base: String,
     shown: String,
+    authorization: Option<HeaderValue>,
     http: hyper_util::client::legacy::Client<HttpConnector, String>,
 }
 
@@ -112,7 +118,7 @@ impl Client {
         ensure!(!authority.contains('@'), "--server {shown}: a server takes no password; {EXAMPLE}");
         let base = format!("http://{authority}{}", uri.path().trim_end_matches('/'));
         let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http();
-        Ok(Client { base, shown, http })
+        Ok(Client { base, shown, authorization: None, http })
     }
 
     /// What to call it.
@@ -272,6 +278,9 @@ impl Client {
 
     async fn answer(&self, ask: Ask<'_>) -> anyhow::Result<(StatusCode, Vec<u8>)> {
         let mut request = Request::builder().method(ask.method).uri(format!("{}{}", self.base, ask.path));
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
         if let Some(who) = ask.who {
             request = request.header("tollgate-actor", who);
         }

@@ -12,6 +12,7 @@ use super::book::Entry;
 use super::fields::{Changed, changes, in_a_line};
 use super::place::{Access, open};
 use super::yaml::braces;
+use crate::client::TokenArgs;
 use crate::terminal::{Terminal, Tone};
 use crate::words::count;
 
@@ -21,14 +22,16 @@ pub(super) struct Args {
     before: String,
     /// Another one
     after: String,
+    #[command(flatten)]
+    token: TokenArgs,
     /// Print one JSON object
     #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let before = open(&args.before, Access::Read).await?.list().await?;
-    let after = open(&args.after, Access::Read).await?.list().await?;
+    let before = open(&args.before, Access::Read, &args.token).await?.list().await?;
+    let after = open(&args.after, Access::Read, &args.token).await?.list().await?;
     Diff::of(&before, &after).print(args.json, terminal)?;
     Ok(ExitCode::SUCCESS)
 }

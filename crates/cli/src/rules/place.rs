@@ -9,7 +9,7 @@ use tollgate::sql::Database;
 
 use super::book::Book;
 use super::file::FileBook;
-use crate::client::Client;
+use crate::client::{Client, TokenArgs};
 use crate::load::{for_reading, with_mode};
 
 const RULES: &str = "TOLLGATE_RULES";
@@ -24,6 +24,8 @@ pub(crate) struct PlaceArgs {
     /// A running server to ask instead, such as http://127.0.0.1:8080
     #[arg(long, value_name = "URL", env = SERVER, hide_env_values = true)]
     server: Option<String>,
+    #[command(flatten)]
+    pub(crate) token: TokenArgs,
 }
 
 /// What is about to be done there.
@@ -45,7 +47,7 @@ impl PlaceArgs {
     /// It cannot be opened, or two are named.
     pub(in crate::rules) async fn open(&self, access: Access) -> anyhow::Result<Book> {
         match self.named()? {
-            Some(place) => open(&place, access).await,
+            Some(place) => open(&place, access, &self.token).await,
             None => Ok(Book::Starter),
         }
     }
@@ -82,9 +84,9 @@ pub(crate) fn is_server(place: &str) -> bool {
 /// # Errors
 ///
 /// It cannot be opened.
-pub(super) async fn open(place: &str, access: Access) -> anyhow::Result<Book> {
+pub(super) async fn open(place: &str, access: Access, token: &TokenArgs) -> anyhow::Result<Book> {
     if is_server(place) {
-        return Ok(Book::Server(Client::new(place)?.into()));
+        return Ok(Book::Server(token.client(place)?.into()));
     }
     // A misspelt scheme is no file either; the database says so, without the password.
     if !place.contains("://") {

@@ -195,6 +195,23 @@ async fn bad_bodies_are_400_with_the_path_and_what_was_expected() {
 }
 
 #[tokio::test]
+async fn nesting_beyond_32_is_400_with_the_path_wherever_a_body_is_read() {
+    let app = app();
+    let lists = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    for route in ["/v1/check", "/v1/peek", "/v1/refund", "/v1/explain"] {
+        let body = format!("{{\"attributes\": {{\"a\": {}}}}}", lists(40));
+        let (status, _, problem) = post_to(&app, route, &body, &[]).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{route}: {problem}");
+        assert!(problem["path"].as_str().unwrap().starts_with("attributes.a"), "{route}: {problem}");
+    }
+    let batch = format!("{{\"requests\": [{}]}}", lists(40));
+    for (route, body) in [("/v1/check/batch", &batch), ("/v1/check", &"[".repeat(60_000))] {
+        let (status, _, problem) = post_to(&app, route, body, &[]).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{route}: {problem}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_too_large_elsewhere_or_of_another_method_is_said_so() {
     let app = app();
     let large = format!("{{\"attributes\": {{\"x\": \"{}\"}}}}", "y".repeat(MAX_BODY_BYTES));

@@ -1,0 +1,34 @@
+"""Opens so many connections to HOST:PORT, lets each ask once, keeps them, and tells how much a process grew by.
+
+usage: idle.py HOST:PORT PID CONNECTIONS
+"""
+
+import resource
+import socket
+import sys
+
+ASK = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def main():
+    (host, port), pid, count = sys.argv[1].rsplit(":", 1), sys.argv[2], int(sys.argv[3])
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    before = resident_kb(pid)
+    kept = []
+    for _ in range(count):
+        connection = socket.create_connection((host, int(port)), timeout=10)
+        connection.sendall(ASK)
+        if b" 200 " not in connection.recv(4096):
+            sys.exit(f"connection {len(kept) + 1} got no answer")
+        kept.append(connection)
+    grown = resident_kb(pid) - before
+    print(f"{count:,} idle connections: {grown / 1000:.1f} MB more, {grown * 1000 / count / 1000:.1f} kB each")
+
+
+def resident_kb(pid):
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 1000
+
+
+main()

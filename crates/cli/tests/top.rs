@@ -1,0 +1,78 @@
+//! `tollgate top --once`, and commands that show a server their token.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Output};
+
+use support::Served;
+use tollgate_tests::scratch::Scratch;
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+fn tollgate(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tollgate")).args(words).output().unwrap()
+}
+
+fn said(output: &Output) -> (Option<i32>, String) {
+    let text = [&output.stdout[..], &output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn a_frame_of_a_running_server_tells_what_it_did() {
+    let served = Served::start(&[]);
+    for _ in 0..60 {
+        served.post("/v1/check", r#"{"attributes": {"user_id": "greedy", "plan": "free"}}"#);
+    }
+    let (code, frame) = said(&tollgate(&["top", "--once", "--server", &format!("http://{}", served.http)]));
+    assert_eq!(code, Some(0), "{frame}");
+    for told in
+        ["tollgate ", "nothing is wrong", "allowed/s", "p99.9", "memory, up", "6 rules", "user:greedy"]
+    {
+        assert!(frame.contains(told), "{told} is missing:\n{frame}");
+    }
+    let refusals = frame.lines().find(|line| line.contains("per-user-free")).unwrap();
+    assert!(refusals.contains("user:greedy"), "{frame}");
+}
+
+#[test]
+fn a_server_that_wants_a_token_is_shown_the_one_of_the_file() {
+    let scratch = Scratch::new("tokens");
+    let (servers, ours, wrong) =
+        (scratch.path().join("admin.token"), scratch.path().join("ours"), scratch.path().join("wrong"));
+    fs::write(&servers, format!("# of the night shift\nread:{TOKEN}\nwrite:write-{TOKEN}\n")).unwrap();
+    fs::write(&ours, format!("write-{TOKEN}\n")).unwrap();
+    fs::write(&wrong, "\n# none\n").unwrap();
+    let path = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let served =
+        Served::start(&["--admin-token-file", &path(&servers), "--check-token-file", &path(&servers)]);
+    let url = format!("http://{}", served.http);
+    let with = |words: &[&str], file: &str| {
+        said(&tollgate(&[words, &["--server", &url, "--token-file", file]].concat()))
+    };
+
+    let (code, told) = said(&tollgate(&["top", "--once", "--server", &url]));
+    assert!(code == Some(2) && told.contains("token"), "{told}");
+    for words in [&["top", "--once"][..], &["rules", "list"], &["check", "--user-id", "7", "--plan", "free"]]
+    {
+        let (code, told) = with(words, &path(&servers));
+        assert_eq!(code, Some(0), "{words:?}: {told}");
+    }
+    let (code, told) = with(&["rules", "disable", "everybody"], &path(&servers));
+    assert!(code == Some(2), "a reader changes nothing: {told}");
+    let (code, told) = with(&["rules", "disable", "everybody"], &path(&ours));
+    assert_eq!(code, Some(0), "{told}");
+    let (code, told) = with(&["top", "--once"], &path(&wrong));
+    assert!(code == Some(2) && told.contains("has no token"), "{told}");
+}
+
+#[test]
+fn a_server_that_is_not_there_and_a_terminal_that_is_none_are_errors_with_a_way_out() {
+    let (code, told) = said(&tollgate(&["top", "--once", "--server", "http://127.0.0.1:1"]));
+    assert!(code == Some(2) && told.contains("is `tollgate serve` running there?"), "{told}");
+    let (code, told) = said(&tollgate(&["top", "--interval", "0"]));
+    assert!(code == Some(2) && told.contains("from 0.1 to 3600"), "{told}");
+}
