@@ -5,6 +5,8 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use tollgate::{Clock, Micros, Timestamp};
+
 use crate::fault_proxy::FaultProxy;
 use crate::poll;
 use crate::ports::free_port;
@@ -65,9 +67,8 @@ impl Sentinels {
         let user = ["--user", "replication", "on", ">r", "+psync", "+replconf", "+ping"];
         let login = ["--masteruser", "replication", "--masterauth", "r"];
         let primary = Behind::start(&[&user[..], &login].concat()).await;
-        let port = primary.proxy.port().to_string();
-        let of = ["--replicaof", "127.0.0.1", &port];
-        let replica = Behind::start(&[&user[..], &login, &of].concat()).await;
+        let replica = Behind::start(&[&user[..], &login].concat()).await;
+        replica.follow(primary.proxy.port()).await;
         let sentinels =
             (0..COUNT).map(|_| Sentinel::start(primary.proxy.port(), QUORUM, Guard::default())).collect();
         let all = Sentinels { servers: [primary, replica], sentinels };
@@ -81,11 +82,6 @@ impl Sentinels {
             })
             .await;
         }
-        poll::until("the replica to be in step", async || {
-            let status = all.servers[1].server.info("replication", "master_link_status").await;
-            (status.as_deref() == Some("up")).then_some(())
-        })
-        .await;
         all
     }
 
@@ -139,6 +135,24 @@ impl Behind {
         server.command(&["CONFIG", "SET", "replica-announce-ip", "127.0.0.1"]).await;
         server.command(&["CONFIG", "SET", "replica-announce-port", &proxy.port().to_string()]).await;
         Behind { server, proxy }
+    }
+
+    /// Makes it a replica of whoever is on that port, and waits until it is in step. A first attempt that goes wrong would
+    /// be given up only after a minute, so it is told again.
+    async fn follow(&self, port: u16) {
+        let port = port.to_string();
+        let (clock, patience) = (Clock::system(), Micros::new(5_000_000));
+        let mut told: Option<Timestamp> = None;
+        poll::within(TOGETHER_WITHIN, "the replica to be in step", async || {
+            if told.is_none_or(|told| clock.now() > told.after(patience)) {
+                self.server.command(&["REPLICAOF", "NO", "ONE"]).await;
+                self.server.command(&["REPLICAOF", "127.0.0.1", &port]).await;
+                told = Some(clock.now());
+            }
+            let status = self.server.info("replication", "master_link_status").await;
+            (status.as_deref() == Some("up")).then_some(())
+        })
+        .await;
     }
 }
 
