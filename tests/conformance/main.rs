@@ -2,6 +2,7 @@
 //! (law 10). Failing traces are kept in `conformance/regressions`.
 
 mod redis;
+mod reserve;
 mod topologies;
 
 use proptest::prelude::*;
