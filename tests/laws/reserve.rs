@@ -38,7 +38,8 @@ impl Desk {
 
     /// Whether so much could be reserved, and was settled with that much.
     fn reserve_and_settle(&self, cost: u64, actual: u64) -> Option<tollgate::Settled> {
-        let reserved = self.limiter.reserve_by(Arc::clone(&self.own), &Rule::naming("job"), cost, DAY);
+        let request = Rule::naming("job");
+        let reserved = self.limiter.reserve_by(Arc::clone(&self.own), &request, cost, DAY);
         let id = now(reserved).unwrap().reservation?;
         let settled = now(self.limiter.settle(id, actual)).unwrap();
         let again = now(self.limiter.settle(id, actual / 2)).unwrap();
