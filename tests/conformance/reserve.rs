@@ -97,7 +97,7 @@ fn redis_settles_as_memory_does() {
     let server = runtime.block_on(RedisServer::start());
     let traces = std::cell::Cell::new(0);
     let steps = prop::collection::vec(any_step(), 1..25);
-    let outcome = TestRunner::new(config(150)).run(&steps, |steps| {
+    let outcome = TestRunner::new(config(60)).run(&steps, |steps| {
         traces.set(traces.get() + 1);
         runtime.block_on(async {
             let start = Timestamp::from_micros(1_800_000_000_500_000);

@@ -11,7 +11,7 @@ fn reserve(cost: u64) -> Value {
 }
 
 async fn remaining(served: &Served) -> Value {
-    served.ok("POST /v1/peek", json!({"attributes": {"user_id": "42"}})).await["remaining"].clone()
+    served.ok("POST /v1/peek", json!({"attributes": {"user_id": "42"}, "cost": 0})).await["remaining"].clone()
 }
 
 #[tokio::test]
