@@ -3,6 +3,7 @@
 
 mod leases;
 mod redis;
+mod reserve;
 mod topologies;
 
 use proptest::prelude::*;

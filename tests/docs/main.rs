@@ -29,13 +29,14 @@ use markdown::Page;
 use program::{Server, root};
 
 /// Pages whose Rust snippets are doctests, in the `lib.rs` of `crates/tollgate` and `crates/tower`.
-const WITH_DOCTESTS: [&str; 7] = [
+const WITH_DOCTESTS: [&str; 8] = [
     "README.md",
     "docs/guide/axum.md",
     "docs/guide/library.md",
     "docs/guide/login.md",
     "docs/guide/plans.md",
     "docs/guide/rules-in-a-database.md",
+    "docs/guide/tokens.md",
     "docs/guide/violations.md",
 ];
 

@@ -7,6 +7,7 @@
 
 mod bounds;
 mod buckets;
+mod reserve;
 mod threads;
 mod tiers;
 

@@ -31,6 +31,7 @@ mod limiter;
 mod meter;
 pub mod plans;
 pub mod replay;
+mod reserve;
 pub mod rules;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod sql;
@@ -44,11 +45,12 @@ pub use gate::Gate;
 pub use limiter::{Answer, Explanation, Limiter, Outlook, Snapshot};
 pub use meter::{CLASSES_US, Histogram, HistogramCounts, StoreCalls};
 pub use plans::Plans;
+pub use reserve::{ReservationId, ReservationIdError, ReserveError, Reserved, SettleError, Settled};
 #[cfg(feature = "redis")]
 pub use store::leased::{Held, LeaseStats, LeasedStore};
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisBuilder, RedisConfigError, RedisStats, RedisStore};
-pub use store::{AnyStore, Bounds, MemoryStats, MemoryStore, Store, StoreError};
+pub use store::{About, AnyStore, Bounds, MemoryStats, MemoryStore, NoteName, Store, StoreError};
 pub use tollgate_core as core;
 pub use tollgate_core::limit::Ticks;
 pub use tollgate_core::{

@@ -51,6 +51,16 @@ impl<S: Store> TollgateLayer<S> {
         self.change(|keeper| keeper.cost = Some(Arc::new(cost)))
     }
 
+    /// Reserves the [cost](Self::cost) of a request, which is an estimate then, and leaves a
+    /// [`Reservation`](crate::Reservation) in its extensions, to be settled within `ttl` (from a millisecond to a day) with
+    /// what it took in truth.
+    ///
+    /// A request that could pass, but whose reservation the store does not keep, is charged nothing and answered 503.
+    #[must_use]
+    pub fn reserve(self, ttl: Duration) -> Self {
+        self.change(|keeper| keeper.reserve_for(ttl.into()))
+    }
+
     /// Which headers tell callers about their limits, and in which form; the [default set](HeaderForm::DEFAULT) if nobody
     /// says.
     #[must_use]

@@ -31,6 +31,7 @@
 //! response, [`Problem`] is the body of errors, [`write_headers`] puts a decision's numbers on any answer.
 
 mod body;
+mod counted;
 mod future;
 mod grpc;
 mod headers;
@@ -40,9 +41,11 @@ mod layer;
 mod patience;
 mod problem;
 mod refusal;
+mod reservation;
 mod service;
 
 pub use body::ResponseBody;
+pub use counted::Counted;
 pub use future::ResponseFuture;
 pub use headers::write_headers;
 pub use identify::{Identify, IdentifyConfig, IdentifyError};
@@ -51,10 +54,12 @@ pub use layer::TollgateLayer;
 pub use patience::MaxWait;
 pub use problem::Problem;
 pub use refusal::{Protocol, Refusal};
+pub use reservation::Reservation;
 pub use service::Tollgate;
 
 /// The snippets of the guide, compiled and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/axum.md")]
 #[doc = include_str!("../../../docs/guide/login.md")]
+#[doc = include_str!("../../../docs/guide/tokens.md")]
 struct Snippets;

@@ -3,7 +3,7 @@
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
-use tollgate::{Answer, Micros, Outcome, Tier};
+use tollgate::{Answer, Micros, Outcome, ReserveError, Tier};
 
 /// A limit is used up.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -71,6 +71,14 @@ impl Problem {
             decision_id,
         };
         Problem { violation: Some(violation), ..problem }
+    }
+
+    /// A request that could have passed, but not be settled, and the name of the decision.
+    pub(crate) fn unkept(error: &ReserveError, retry_after: Micros, decision_id: String) -> Self {
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "no reservation", error.to_string());
+        let retry_after_ms = Some(retry_after.ceil_millis());
+        let violation = Violation { policies: Vec::new(), retry_after_ms, decision_id };
+        Problem { kind: REDUCED_CAPACITY, violation: Some(violation), ..problem }
     }
 
     /// The status it is answered with.

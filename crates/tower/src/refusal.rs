@@ -4,11 +4,14 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{Response, StatusCode};
 use tollgate::core::RateLimitHeaders;
-use tollgate::{Answer, Micros};
+use tollgate::{Answer, Micros, ReserveError};
 
 use crate::grpc;
 use crate::headers::write_headers;
 use crate::problem::Problem;
+
+/// When a reservation that could not be kept may find room.
+const TRY_AGAIN: Micros = Micros::new(1_000_000);
 
 /// Why a request goes no further, ready to be answered.
 #[derive(Debug, Clone)]
@@ -48,6 +51,12 @@ impl Refusal {
     /// A decision that lets nobody pass, what its headers say, and its name.
     pub fn of(answer: &Answer, headers: Option<RateLimitHeaders>, decision_id: String) -> Self {
         Refusal { problem: Problem::refusal(answer, decision_id), headers, retry_after: answer.retry_after() }
+    }
+
+    /// A request that could have passed, but not be settled, and the name of the decision.
+    pub(crate) fn unkept(error: &ReserveError, decision_id: String) -> Self {
+        let problem = Problem::unkept(error, TRY_AGAIN, decision_id);
+        Refusal { problem, headers: None, retry_after: Some(TRY_AGAIN) }
     }
 
     /// The answer in the caller's protocol.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{Request, Response};
 use tollgate::core::{HeaderForm, RateLimitHeaders};
-use tollgate::{Limiter, Micros, Store};
+use tollgate::{Answer, Descriptor, Limiter, Micros, Store};
 use tower_service::Service;
 
 use crate::body::ResponseBody;
@@ -19,6 +19,7 @@ use crate::identify::Identify;
 use crate::ids::DecisionIds;
 use crate::patience::Patience;
 use crate::refusal::{Protocol, Refusal};
+use crate::reservation::{Desk, Reservation, desk};
 
 /// How long a request is held if nobody says otherwise.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -37,6 +38,14 @@ pub(crate) struct Keeper<S> {
     pub(crate) cost: Option<Arc<CostOf>>,
     pub(crate) headers: HeaderForm,
     pub(crate) patience: Patience,
+    reserve: Option<Reserve>,
+}
+
+/// That requests reserve, for how long, and where they are settled.
+#[derive(Clone)]
+struct Reserve {
+    ttl: Micros,
+    desk: Arc<Desk>,
 }
 
 type CostOf = dyn Fn(&Parts) -> u64 + Send + Sync;
@@ -63,9 +72,10 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let checked = match self.keeper.check_now(&parts) {
-            Some(Ok(Pass { headers, delay: Micros::ZERO })) => {
+            Some(Ok(Pass { headers, delay: Micros::ZERO, reservation })) => {
+                leave(reservation, &mut parts);
                 return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)), headers);
             }
             Some(Err(refusal)) => {
@@ -82,7 +92,7 @@ where
                 Some(checked) => checked,
                 None => keeper.check(&parts).await,
             };
-            let Pass { headers, delay } = match checked {
+            let Pass { headers, delay, reservation } = match checked {
                 Ok(pass) => pass,
                 Err(refusal) => {
                     return Ok(refusal.into_response(Protocol::of(&parts)).map(ResponseBody::refusal));
@@ -91,8 +101,16 @@ where
             if delay > Micros::ZERO {
                 keeper.limiter.clock().sleep(delay).await;
             }
+            leave(reservation, &mut parts);
             Ok(passed(inner.call(Request::from_parts(parts, body)).await?, headers))
         })
+    }
+}
+
+/// Leaves a reservation where the handler finds it.
+fn leave(reservation: Option<Reservation>, request: &mut Parts) {
+    if let Some(reservation) = reservation {
+        request.extensions.insert(reservation);
     }
 }
 
@@ -101,6 +119,7 @@ where
 struct Pass {
     headers: Option<RateLimitHeaders>,
     delay: Micros,
+    reservation: Option<Reservation>,
 }
 
 impl<S: Store> Keeper<S> {
@@ -112,19 +131,41 @@ impl<S: Store> Keeper<S> {
             cost: None,
             headers: HeaderForm::DEFAULT,
             patience: Patience { max_wait: MAX_WAIT.into(), header: None },
+            reserve: None,
         }
+    }
+
+    pub(crate) fn reserve_for(&mut self, ttl: Micros) {
+        self.reserve = Some(Reserve { ttl, desk: desk(&self.limiter) });
     }
 
     /// Identifies a request and checks it.
     async fn check(&self, request: &Parts) -> Result<Pass, Refusal> {
         let facts = self.identify.describe(request);
         let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        let answer = self.limiter.check_within(&facts, cost, self.patience.of(request)).await;
+        let patience = self.patience.of(request);
+        let (answer, reservation) = match &self.reserve {
+            None => (self.limiter.check_within(&facts, cost, patience).await, None),
+            Some(reserve) => self.reserve(reserve, &facts, cost, patience).await?,
+        };
         let headers = self.headers.headers(&answer, answer.rules(), Some(&facts), answer.at());
         if !answer.allowed() {
             return Err(Refusal::of(&answer, headers, self.ids.next()));
         }
-        Ok(Pass { headers, delay: answer.delay() })
+        Ok(Pass { headers, delay: answer.delay(), reservation })
+    }
+
+    /// Checks a request that is settled later.
+    async fn reserve(
+        &self,
+        Reserve { ttl, desk }: &Reserve,
+        facts: &Descriptor<'_>,
+        cost: u64,
+        patience: Micros,
+    ) -> Result<(Answer, Option<Reservation>), Refusal> {
+        let reserved = self.limiter.reserve_within(facts, cost, *ttl, patience).await;
+        let reserved = reserved.map_err(|error| Refusal::unkept(&error, self.ids.next()))?;
+        Ok((reserved.answer, Some(Reservation::new(reserved.reservation, cost, desk))))
     }
 
     /// The same where the store waits for nobody: then nothing is put on the heap to wait in.
@@ -154,6 +195,7 @@ impl<S> Clone for Keeper<S> {
             cost: self.cost.clone(),
             headers: self.headers.clone(),
             patience: self.patience.clone(),
+            reserve: self.reserve.clone(),
         }
     }
 }

@@ -65,14 +65,18 @@ async fn axum_plans_refuses_the_fourth_request_on_the_free_plan_and_not_on_the_o
 }
 
 #[tokio::test]
-async fn the_walk_of_the_guide_ends_as_it_says() {
-    let page = include_str!("../../../docs/guide/axum.md");
-    let example = Example::start("axum_plans");
-    let walk = blocks(page, "sh")[0].replace("127.0.0.1:3000", &example.address.to_string());
-    let output = Command::new("bash").args(["-c", &walk]).output().unwrap();
-    let printed = String::from_utf8(output.stdout).unwrap().replace('\r', "");
-    assert!(blocks(page, "text")[0].contains("--example axum_plans"));
-    assert_eq!(printed.trim(), blocks(page, "text")[1], "is `curl` installed?");
+async fn the_walks_of_the_guide_end_as_they_say() {
+    for (page, name) in [
+        (include_str!("../../../docs/guide/axum.md"), "axum_plans"),
+        (include_str!("../../../docs/guide/tokens.md"), "llm_proxy"),
+    ] {
+        let example = Example::start(name);
+        let walk = blocks(page, "sh")[0].replace("127.0.0.1:3000", &example.address.to_string());
+        let output = Command::new("bash").args(["-c", &walk]).output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap().replace('\r', "");
+        assert!(blocks(page, "text")[0].contains(&format!("--example {name}")));
+        assert_eq!(printed.trim(), blocks(page, "text")[1], "is `curl` installed?");
+    }
 }
 
 /// The fenced blocks of a page in one language.

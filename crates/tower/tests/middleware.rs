@@ -16,7 +16,7 @@ use http::{HeaderName, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollgate::core::algorithm::State;
 use tollgate::core::{HeaderForm, HeaderSet, Hit, PartitionSecret, ResetForm, Verdict, Verdicts};
-use tollgate::{Clock, Descriptor, Limiter, Micros, Store, StoreError, Timestamp, rules};
+use tollgate::{Clock, Descriptor, Limiter, Micros, NoteName, Store, StoreError, Timestamp, rules};
 use tollgate_tower::{Identify, MaxWait, TollgateLayer};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
@@ -338,6 +338,12 @@ impl Store for Gone {
         Err(StoreError::Unreachable)
     }
     async fn inspect(&self, _: &Hit<'_>) -> Result<Option<State>, StoreError> {
+        Err(StoreError::Unreachable)
+    }
+    async fn keep(&self, _: NoteName, _: &[u8], _: Micros) -> Result<Option<Vec<u8>>, StoreError> {
+        Err(StoreError::Unreachable)
+    }
+    async fn recall(&self, _: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
         Err(StoreError::Unreachable)
     }
     fn clock(&self) -> &Clock {

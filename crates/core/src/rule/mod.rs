@@ -1,6 +1,7 @@
 //! Rules: whom a limit applies to, and what happens beside counting.
 
 mod draft;
+mod written;
 
 use std::borrow::Cow;
 use std::fmt;

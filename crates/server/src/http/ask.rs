@@ -42,21 +42,21 @@ pub(crate) struct CheckBody<'a> {
     /// The facts about the request: up to 64 strings, numbers and booleans, compared as text.
     #[serde(borrow, default)]
     #[schema(value_type = Option<Facts>, example = json!({"user_id": "42", "plan": "free"}))]
-    attributes: Option<Attributes<'a>>,
+    pub(super) attributes: Option<Attributes<'a>>,
     /// What it takes.
     #[serde(default = "one")]
     #[schema(value_type = u64, default = 1, maximum = 9007199254740991_i64)]
-    cost: Whole,
+    pub(super) cost: Whole,
     /// A bucket of the caller's own, apart from every rule's.
     #[schema(min_length = 1, max_length = 512)]
-    key: Option<String>,
+    pub(super) key: Option<String>,
     /// Its limit, as in a rule.
     #[schema(example = "10/s burst 50")]
-    limit: Option<String>,
-    algorithm: Option<String>,
-    window: Option<String>,
-    time_zone: Option<String>,
-    aligned: Option<bool>,
+    pub(super) limit: Option<String>,
+    pub(super) algorithm: Option<String>,
+    pub(super) window: Option<String>,
+    pub(super) time_zone: Option<String>,
+    pub(super) aligned: Option<bool>,
 }
 
 /// Attributes in the document.
@@ -126,7 +126,8 @@ impl<'a> CheckBody<'a> {
         })
     }
 
-    fn asked(self, place: Place) -> Result<Asked<'a>, Problem> {
+    /// What it asks for.
+    pub(super) fn asked(self, place: Place) -> Result<Asked<'a>, Problem> {
         let Whole(cost) = self.cost;
         let CheckBody { attributes, key, limit, algorithm, window, time_zone, aligned, .. } = self;
         let draft = Draft { limit, algorithm, window, time_zone, aligned, ..Draft::default() };
@@ -188,6 +189,6 @@ fn without(given: &str, needed: &str) -> Problem {
     Problem::bad_body(needed, format!("`{given}` goes with `{needed}`, as in {example}"))
 }
 
-const fn one() -> Whole {
+pub(super) const fn one() -> Whole {
     Whole(1)
 }

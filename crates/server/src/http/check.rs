@@ -122,10 +122,20 @@ pub(super) struct Decided<'r, 'a> {
 impl App {
     /// Decides a request, charges it if it may pass, and remembers that.
     pub(super) async fn decided<'r, 'a>(&self, asked: &'r Asked<'a>) -> Decided<'r, 'a> {
-        let clock = self.limiter.clock();
-        let started = clock.stopwatch_nanos();
+        let started = self.limiter.clock().stopwatch_nanos();
         let answer = self.checked(asked).await;
-        let took = Duration::from_nanos(clock.stopwatch_nanos().saturating_sub(started));
+        self.remembered(asked, answer, started)
+    }
+
+    /// Gives a decision its name, and remembers it and how long it took.
+    pub(super) fn remembered<'r, 'a>(
+        &self,
+        asked: &'r Asked<'a>,
+        answer: Answer,
+        started: u64,
+    ) -> Decided<'r, 'a> {
+        let took = self.limiter.clock().stopwatch_nanos().saturating_sub(started);
+        let took = Duration::from_nanos(took);
         let decided = Decided::new(self, answer, &asked.request);
         self.record(&decided.request, &decided.answer, &decided.id, asked.cost, took);
         decided
@@ -160,8 +170,13 @@ impl<'r, 'a> Decided<'r, 'a> {
 
     /// Status, headers and body.
     fn respond(&self, app: &App, prefer: Prefer) -> Response {
+        self.respond_with(app, prefer, self.body().to_json())
+    }
+
+    /// The same with a body that says more.
+    pub(super) fn respond_with(&self, app: &App, prefer: Prefer, body: Vec<u8>) -> Response {
         let answer = &self.answer;
-        let mut response = Response::new(Body::from(self.body().to_json()));
+        let mut response = Response::new(Body::from(body));
         *response.status_mut() = match answer.outcome() {
             _ if prefer == Prefer::Always200 => StatusCode::OK,
             Outcome::Allowed => StatusCode::OK,

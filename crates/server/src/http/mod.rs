@@ -16,6 +16,7 @@ mod openapi;
 mod problem;
 mod query;
 mod replay;
+mod reserve;
 mod rules;
 mod stats;
 mod tokens;
@@ -242,6 +243,8 @@ fn decisions(access: Access) -> OpenApiRouter<App> {
         .routes(routes!(check::check))
         .routes(routes!(check::peek))
         .routes(routes!(check::refund))
+        .routes(routes!(reserve::reserve))
+        .routes(routes!(reserve::settle))
         .routes(routes!(batch::batch))
         .routes(routes!(authz::authz));
     match access.check {

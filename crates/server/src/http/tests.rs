@@ -9,6 +9,7 @@ use super::*;
 
 mod document;
 mod operating;
+mod reserve;
 mod without_rules;
 
 const RULES: &str = r#"

@@ -7,7 +7,7 @@ use tollgate_core::{Descriptor, Hit, Micros, Outcome, Timestamp, Verdict, Verdic
 
 use crate::clock::Clock;
 use crate::rules;
-use crate::store::{Store, StoreError};
+use crate::store::{NoteName, Store, StoreError};
 use crate::{Answer, Limiter};
 
 /// A store that is never there.
@@ -49,6 +49,14 @@ impl Store for Away {
     }
 
     async fn inspect(&self, _: &Hit<'_>) -> Result<Option<State>, StoreError> {
+        Err(StoreError::Timeout)
+    }
+
+    async fn keep(&self, _: NoteName, _: &[u8], _: Micros) -> Result<Option<Vec<u8>>, StoreError> {
+        Err(StoreError::Timeout)
+    }
+
+    async fn recall(&self, _: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
         Err(StoreError::Timeout)
     }
 }

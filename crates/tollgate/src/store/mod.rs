@@ -8,6 +8,7 @@
 #[cfg(feature = "redis")]
 pub(crate) mod leased;
 mod memory;
+mod note;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
@@ -15,7 +16,7 @@ use std::future::Future;
 
 use tollgate_core::algorithm::{State, Window};
 use tollgate_core::limit::{Algorithm, Phase, Rank};
-use tollgate_core::{Hit, Limit, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Hit, Limit, Micros, Timestamp, Verdict, Verdicts};
 
 #[cfg(feature = "redis")]
 use self::leased::LeasedStore;
@@ -23,6 +24,8 @@ use self::leased::LeasedStore;
 use self::redis::RedisStore;
 use crate::clock::Clock;
 pub use memory::{Bounds, MemoryStats, MemoryStore};
+pub(crate) use note::LONGEST_NOTE;
+pub use note::{About, NoteName};
 
 /// Keeps buckets and charges them.
 ///
@@ -119,6 +122,28 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// The store could not be asked.
     fn inspect(&self, hit: &Hit<'_>) -> impl Future<Output = Result<Option<State>, StoreError>> + Send;
+
+    /// Keeps a note for so long, unless there is one of that name: then that stays, and is the answer.
+    ///
+    /// Of several who write at once exactly one is answered that there was none.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked, and may have kept the note all the same; or it has no room
+    /// ([`StoreError::Rejected`] with `OOM`).
+    fn keep(
+        &self,
+        name: NoteName,
+        note: &[u8],
+        ttl: Micros,
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+
+    /// The note of a name; `None` when there was none, or its time is over.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked.
+    fn recall(&self, name: NoteName) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 }
 
 /// Why a store gave no answer.
@@ -362,5 +387,13 @@ impl Store for AnyStore {
 
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
         each!(self, store => store.inspect(hit))
+    }
+
+    async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
+        each!(self, store => store.keep(name, note, ttl))
+    }
+
+    async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
+        each!(self, store => store.recall(name))
     }
 }

@@ -11,6 +11,7 @@
 
 mod decide;
 mod limits;
+mod notes;
 mod packed;
 mod place;
 mod shard;
@@ -26,9 +27,10 @@ use tollgate_core::limit::Algorithm;
 use tollgate_core::{Hit, Micros, Timestamp, Verdict, Verdicts};
 
 use self::limits::Limits;
+use self::notes::Notes;
 use self::packed::Content;
 use self::shard::{KeyHash, Shard, ShardBounds};
-use super::{Store, StoreError, window};
+use super::{NoteName, Store, StoreError, window};
 use crate::clock::Clock;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
@@ -89,6 +91,7 @@ pub struct MemoryStore {
     overflow: Mutex<Overflow>,
     /// Whether any overflow bucket is in use; spares the usual insertion that lock.
     overflowing: AtomicBool,
+    notes: Notes,
 }
 
 /// Two independently keyed hashes of the same bytes, in one go.
@@ -163,6 +166,7 @@ impl MemoryStore {
             limits: Limits::new(),
             overflow: Mutex::default(),
             overflowing: AtomicBool::new(false),
+            notes: Notes::default(),
         }
     }
 
@@ -316,6 +320,14 @@ impl Store for MemoryStore {
         };
         let state = state.filter(|state| !is_new(state));
         Ok(state)
+    }
+
+    async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
+        self.notes.keep(name, note, self.clock.now(), ttl)
+    }
+
+    async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.notes.recall(name, self.clock.now()))
     }
 }
 

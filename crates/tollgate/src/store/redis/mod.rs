@@ -21,6 +21,7 @@ mod config;
 mod connection;
 mod lease;
 mod link;
+mod notes;
 mod part;
 mod probe;
 mod script;
@@ -39,14 +40,14 @@ use rustls::ClientConfig;
 use tokio::time::Instant;
 use tollgate_core::algorithm::State;
 use tollgate_core::limit::AlgorithmName;
-use tollgate_core::{Hit, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Hit, Micros, Timestamp, Verdict, Verdicts};
 
 pub(crate) use self::address::{Address, at};
 use self::link::Counters;
 use self::part::Part;
 use self::script::{Reply, Verb};
 use self::topology::Topology;
-use super::{Store, StoreError, window};
+use super::{NoteName, Store, StoreError, window};
 use crate::clock::Clock;
 pub use config::{RedisBuilder, RedisConfigError};
 pub(crate) use lease::Place;
@@ -347,5 +348,13 @@ impl Store for RedisStore {
         };
         let now = self.clock.injected().unwrap_or_else(|| self.redis_time());
         Ok(state.filter(|state| !state.is_as_good_as_new(hit.limit, now, window(hit, hit.limit))))
+    }
+
+    async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
+        self.keep_note(name, note, ttl).await
+    }
+
+    async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
+        self.recall_note(name).await
     }
 }

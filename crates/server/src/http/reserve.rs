@@ -1,0 +1,186 @@
+//! `POST /v1/reserve` and `/v1/settle`: work whose price is known only afterwards.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tollgate::json::{Attributes, Whole};
+use tollgate::{Micros, ReservationId, ReserveError, Reserved, SettleError, Settled};
+use utoipa::ToSchema;
+
+use super::App;
+use super::ask::{Asked, CheckBody, Facts, Place, Sent, one};
+use super::body::DecisionBody;
+use super::check::{Prefer, away};
+use super::problem::{Problem, ProblemBody, Problems};
+
+/// How long a reservation may last.
+const LONGEST_MS: u64 = 86_400_000;
+
+/// A request to decide and to settle later: that of a check, and for how long.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReserveBody<'a> {
+    /// The facts about the request, as in a check.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<Facts>, example = json!({"user_id": "42", "plan": "free"}))]
+    attributes: Option<Attributes<'a>>,
+    /// What it will take, as far as anybody knows.
+    #[serde(default = "one")]
+    #[schema(value_type = u64, default = 1, maximum = 9007199254740991_i64)]
+    cost: Whole,
+    /// How long there is to settle, in milliseconds. After that it counts as spent.
+    #[serde(default = "a_minute")]
+    #[schema(value_type = u64, default = 60000, minimum = 1, maximum = 86400000)]
+    ttl_ms: Whole,
+    /// A bucket of the caller's own, as in a check.
+    #[schema(min_length = 1, max_length = 512)]
+    key: Option<String>,
+    /// Its limit, as in a rule.
+    #[schema(example = "10/s burst 50")]
+    limit: Option<String>,
+    algorithm: Option<String>,
+    window: Option<String>,
+    time_zone: Option<String>,
+    aligned: Option<bool>,
+}
+
+/// A decision, and what to settle.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Reserved)]
+pub(super) struct ReservedBody<'a> {
+    /// 32 hexadecimal digits. Null where there is nothing to settle: the request may not pass, no limit applies, or
+    /// the store is away.
+    #[schema(required)]
+    reservation_id: Option<String>,
+    /// How long there is to settle; null where there is nothing to.
+    #[schema(required)]
+    expires_in_ms: Option<u64>,
+    #[serde(flatten)]
+    decision: DecisionBody<'a>,
+}
+
+/// What it took in truth.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SettleBody {
+    /// As it was answered to the request that reserved.
+    #[schema(example = "8f14e45fceea167a5a36dedd4bea2543")]
+    reservation_id: String,
+    #[schema(value_type = u64, maximum = 9007199254740991_i64)]
+    actual: Whole,
+}
+
+/// What came of a reservation, in the cost of the request.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Settled)]
+pub(super) struct SettledBody {
+    reservation_id: String,
+    reserved: u64,
+    actual: u64,
+    /// Given back.
+    refunded: u64,
+    /// Charged on top.
+    charged: u64,
+    /// Not charged, because a limit had no more to give.
+    unpaid: u64,
+    /// It was settled before: all this is what was done then.
+    already_settled: bool,
+}
+
+/// Decide a request as a check does, to be settled with the true cost.
+#[utoipa::path(post, path = "/v1/reserve", tag = "decisions", request_body = ReserveBody,
+    params(("Prefer" = Option<String>, Header, description = "`status=200` answers 200 whatever the decision")),
+    responses(
+        (status = 200, description = "it may pass", body = ReservedBody),
+        (status = 403, description = "a rule denies it", body = ReservedBody),
+        (status = 429, description = "a limit is used up", body = ReservedBody),
+        (status = 503, content(
+            (ReservedBody = "application/json"),
+            (ProblemBody = "application/problem+json"),
+        ), description = "the store is away, and a rule lets nothing pass then; or it cannot keep the reservation"),
+        Problems,
+    ))]
+pub(super) async fn reserve(
+    State(app): State<App>,
+    prefer: Prefer,
+    Sent(bytes): Sent,
+) -> Result<Response, Problem> {
+    let example = "{\"attributes\": {\"user_id\": \"42\"}, \"cost\": 100}";
+    let (asked, ttl) = Problem::parse::<ReserveBody<'_>>(&bytes, example)?.asked()?;
+    let started = app.limiter.clock().stopwatch_nanos();
+    let Asked { request, cost, own } = &asked;
+    let reserved = match own {
+        None => app.limiter.reserve(request, *cost, ttl).await,
+        Some(own) => app.limiter.reserve_by(Arc::clone(own), request, *cost, ttl).await,
+    };
+    let Reserved { answer, reservation } = reserved.map_err(|error| unkept(&error))?;
+    let decided = app.remembered(&asked, answer, started);
+    let body = ReservedBody {
+        reservation_id: reservation.map(|id| id.to_string()),
+        expires_in_ms: reservation.map(|_| ttl.ceil_millis()),
+        decision: decided.body(),
+    };
+    // Text and numbers: there is nothing in them that JSON cannot say.
+    let json = serde_json::to_vec(&body).unwrap_or_default();
+    Ok(decided.respond_with(&app, prefer, json))
+}
+
+/// Settle a reservation with what the work took in truth. Only the first time counts.
+#[utoipa::path(post, path = "/v1/settle", tag = "decisions", request_body = SettleBody,
+    responses(
+        (status = 200, description = "settled, now or before", body = SettledBody),
+        (status = 404, description = "there is no such reservation, or its time is over and it is spent",
+            body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "the store gave no answer", body = ProblemBody,
+            content_type = "application/problem+json"),
+        Problems,
+    ))]
+pub(super) async fn settle(State(app): State<App>, Sent(bytes): Sent) -> Result<Json<SettledBody>, Problem> {
+    let example = "{\"reservation_id\": \"8f14e45fceea167a5a36dedd4bea2543\", \"actual\": 70}";
+    let SettleBody { reservation_id, actual: Whole(actual) } = Problem::parse(&bytes, example)?;
+    let id: ReservationId =
+        reservation_id.parse().map_err(|error| Problem::bad_body("reservation_id", format!("{error}")))?;
+    match app.limiter.settle(id, actual).await {
+        Ok(settled) => Ok(Json(SettledBody::new(reservation_id, settled))),
+        Err(SettleError::Store(error)) => Err(away(&error)),
+        Err(gone) => Err(Problem::missing(gone.to_string())),
+    }
+}
+
+impl<'a> ReserveBody<'a> {
+    fn asked(self) -> Result<(Asked<'a>, Micros), Problem> {
+        let ReserveBody { attributes, cost, ttl_ms, key, limit, algorithm, window, time_zone, aligned } =
+            self;
+        let Whole(ttl_ms) = ttl_ms;
+        if !(1..=LONGEST_MS).contains(&ttl_ms) {
+            let detail = format!("a reservation lasts from 1 to {LONGEST_MS} ms, not {ttl_ms}");
+            return Err(Problem::bad_body("ttl_ms", detail));
+        }
+        let check = CheckBody { attributes, cost, key, limit, algorithm, window, time_zone, aligned };
+        Ok((check.asked(Place::AdHoc)?, Micros::new(1_000 * ttl_ms)))
+    }
+}
+
+impl SettledBody {
+    fn new(reservation_id: String, settled: Settled) -> Self {
+        let Settled { reserved, actual, refunded, charged, unpaid, already_settled } = settled;
+        SettledBody { reservation_id, reserved, actual, refunded, charged, unpaid, already_settled }
+    }
+}
+
+/// It could have passed, but nobody would know what it took.
+fn unkept(error: &ReserveError) -> Problem {
+    let title = "the reservation cannot be kept";
+    match error {
+        ReserveError::TooLong { .. } => Problem::bad_body("attributes", error.to_string()),
+        _ => Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, error.to_string()).retry_after(1),
+    }
+}
+
+const fn a_minute() -> Whole {
+    Whole(60_000)
+}

@@ -1,0 +1,211 @@
+use std::sync::Arc;
+
+use tollgate_core::{Limit, Rule, RuleSet, Timestamp};
+
+use super::*;
+use crate::clock::Clock;
+use crate::rules;
+use crate::store::{Bounds, MemoryStore};
+
+const MINUTE: Micros = Micros::new(60_000_000);
+
+fn limiter(text: &str) -> (Limiter<MemoryStore>, Clock) {
+    let clock = Clock::manual(Timestamp::from_micros(1_000_000_000));
+    let store = MemoryStore::with(clock.clone(), Bounds::default());
+    (Limiter::new(rules::parse("rules.yaml", text).unwrap(), store), clock)
+}
+
+fn user() -> Descriptor<'static> {
+    Descriptor::new().with("user_id", "42").with("endpoint", "/v1/chat")
+}
+
+async fn reserve(limiter: &Limiter<MemoryStore>, cost: u64) -> ReservationId {
+    limiter.reserve(&user(), cost, MINUTE).await.unwrap().reservation.unwrap()
+}
+
+async fn remaining(limiter: &Limiter<MemoryStore>) -> Vec<u64> {
+    let answer = limiter.peek(&user(), 0).await;
+    answer.tiers().iter().map(|tier| tier.verdict.remaining).collect()
+}
+
+const TIERS: &str = r#"rules:
+  - { name: user, key: "user:{user_id}", limit: 100/h }
+  - { name: all, key: global, limit: 1000/h }
+  - { name: dear, key: "api:{endpoint}:{user_id}", limit: 300/h, cost: 3 }
+  - { name: trial, key: "user:{user_id}", limit: 50/h, mode: shadow }"#;
+
+#[tokio::test]
+async fn what_was_not_needed_is_given_back_to_every_tier() {
+    let (limiter, _) = limiter(TIERS);
+    let id = reserve(&limiter, 40).await;
+    assert_eq!(remaining(&limiter).await, [60, 960, 180, 10]);
+    let settled = limiter.settle(id, 15).await.unwrap();
+    let expected =
+        Settled { reserved: 40, actual: 15, refunded: 25, charged: 0, unpaid: 0, already_settled: false };
+    assert_eq!(settled, expected);
+    assert_eq!(remaining(&limiter).await, [85, 985, 255, 35]);
+}
+
+#[tokio::test]
+async fn only_the_first_settlement_counts() {
+    let (limiter, _) = limiter(TIERS);
+    let id = reserve(&limiter, 40).await;
+    let first = limiter.settle(id, 15).await.unwrap();
+    for again in [15, 0, 90] {
+        let settled = limiter.settle(id, again).await.unwrap();
+        assert_eq!(settled, Settled { already_settled: true, ..first });
+    }
+    assert_eq!(remaining(&limiter).await, [85, 985, 255, 35]);
+}
+
+#[tokio::test]
+async fn what_is_missing_is_charged_down_to_empty_each_tier_on_its_own() {
+    let (limiter, _) = limiter(TIERS);
+    let id = reserve(&limiter, 40).await;
+    limiter.check(&user(), 30).await;
+    assert_eq!(remaining(&limiter).await, [30, 930, 90, 10]);
+    let settled = limiter.settle(id, 90).await.unwrap();
+    let expected =
+        Settled { reserved: 40, actual: 90, refunded: 0, charged: 30, unpaid: 20, already_settled: false };
+    assert_eq!(settled, expected);
+    assert_eq!(remaining(&limiter).await, [0, 880, 0, 0]);
+    assert_eq!(limiter.settle(id, 90).await.unwrap(), Settled { already_settled: true, ..expected });
+    assert_eq!(remaining(&limiter).await, [0, 880, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_reservation_whose_time_is_over_is_spent() {
+    let (limiter, clock) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/d }]");
+    let id = reserve(&limiter, 40).await;
+    clock.advance(Micros::new(59_999_999));
+    assert_eq!(limiter.settle(id, 40).await.unwrap().refunded, 0);
+    let late = reserve(&limiter, 40).await;
+    clock.advance(MINUTE);
+    assert_eq!(limiter.settle(late, 0).await, Err(SettleError::Gone));
+    assert_eq!(limiter.settle(ReservationId::from_bits(7), 0).await, Err(SettleError::Gone));
+    assert_eq!(remaining(&limiter).await, [20]);
+}
+
+#[tokio::test]
+async fn a_reservation_of_nothing_can_be_settled_with_something() {
+    let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/d }]");
+    let id = reserve(&limiter, 0).await;
+    assert_eq!(limiter.settle(id, 30).await.unwrap().charged, 30);
+    assert_eq!(remaining(&limiter).await, [70]);
+}
+
+/// Waits before the settlement, and what is left then.
+async fn after(limit: &str, wait: u64) -> u64 {
+    let (limiter, clock) =
+        limiter(&format!("rules: [{{ name: r, key: 'user:{{user_id}}', limit: {limit} }}]"));
+    let id = reserve(&limiter, 4).await;
+    clock.advance(Micros::new(wait));
+    limiter.check(&user(), 3).await;
+    limiter.settle(id, 1).await.unwrap();
+    remaining(&limiter).await[0]
+}
+
+/// Of 10 each: 4 are reserved, later 3 are taken, and 1 was needed. The clock begins 40 s into a minute.
+#[tokio::test]
+async fn a_window_that_has_passed_gives_nothing_back() {
+    for (limit, wait, left) in [
+        ("10/d burst 10", 1_000_000, 6),
+        ("10 every 60s", 1_000_000, 6),
+        // Full again before the 3 were taken.
+        ("10 every 30s", 30_000_000, 7),
+        ("10/d queue 9", 1_000_000, 6),
+        ("10/min, algorithm: fixed_window", 19_999_999, 6),
+        ("10/min, algorithm: fixed_window", 20_000_000, 7),
+        ("10/min, algorithm: fixed_window, window: first", 59_999_999, 6),
+        ("10/50s, algorithm: sliding_window_log", 49_999_999, 6),
+        ("10/50s, algorithm: sliding_window_log", 50_000_000, 7),
+        ("10/min, algorithm: sliding_window_counter", 19_999_999, 6),
+        // What is given back counts as long as the window before this one does.
+        ("10/min, algorithm: sliding_window_counter", 20_000_000, 6),
+        ("10/5s, algorithm: sliding_window_counter", 10_000_000, 7),
+    ] {
+        assert_eq!(after(limit, wait).await, left, "{limit} after {wait} µs");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_ever_above_full() {
+    let (limiter, clock) = limiter("rules: [{ key: 'user:{user_id}', limit: 10/s }]");
+    let id = reserve(&limiter, 8).await;
+    clock.advance(Micros::new(500_000));
+    limiter.settle(id, 0).await.unwrap();
+    assert_eq!(remaining(&limiter).await, [10]);
+    limiter.check(&user(), 1).await;
+    let late = reserve(&limiter, 8).await;
+    clock.advance(Micros::new(1_000_000));
+    limiter.check(&user(), 5).await;
+    // A second gave all 8 back: there is nothing left to give.
+    limiter.settle(late, 0).await.unwrap();
+    assert_eq!(remaining(&limiter).await, [5]);
+}
+
+#[tokio::test]
+async fn rules_that_changed_meanwhile_are_left_alone() {
+    let (limiter, _) = limiter(TIERS);
+    let id = reserve(&limiter, 40).await;
+    let changed = r#"rules:
+      - { name: user, key: "user:{user_id}", limit: 200/h }
+      - { name: all, key: global, limit: 1000/h, algorithm: fixed_window }
+      - { name: dear, key: "api:{endpoint}", limit: 300/h, cost: 3 }
+      - { name: other, key: "user:{user_id}", limit: 50/h }"#;
+    limiter.set_rules(rules::parse("rules.yaml", changed).unwrap());
+    limiter.check(&user(), 10).await;
+    assert_eq!(remaining(&limiter).await, [150, 990, 270, 40]);
+    assert_eq!(limiter.settle(id, 0).await.unwrap().refunded, 40);
+    assert_eq!(remaining(&limiter).await, [190, 990, 270, 40]);
+}
+
+#[tokio::test]
+async fn a_rule_whose_cost_an_attribute_says_takes_no_more_and_no_less() {
+    let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/h, cost: size }]");
+    let request = user().with("size", "20");
+    let id = limiter.reserve(&request, 40, MINUTE).await.unwrap().reservation.unwrap();
+    limiter.settle(id, 0).await.unwrap();
+    assert_eq!(limiter.peek(&request, 0).await.remaining(), Some(80));
+}
+
+#[tokio::test]
+async fn a_limit_that_came_with_the_request_is_settled_too() {
+    let (limiter, _) = limiter("rules: []");
+    let limit: Limit = "100/h".parse().unwrap();
+    let own = Arc::new(RuleSet::new(vec![Rule::ad_hoc("job", limit)]).unwrap());
+    let request = Rule::naming("job");
+    let reserved = limiter.reserve_by(Arc::clone(&own), &request, 40, MINUTE).await.unwrap();
+    limiter.settle(reserved.reservation.unwrap(), 10).await.unwrap();
+    assert_eq!(limiter.peek_by(own, &request, 0).await.remaining(), Some(90));
+}
+
+#[tokio::test]
+async fn whoever_may_not_pass_or_meets_no_limit_has_nothing_to_settle() {
+    let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/h }]");
+    let refused = limiter.reserve(&user(), 101, MINUTE).await.unwrap();
+    assert!(!refused.answer.allowed() && refused.reservation.is_none());
+    let unlimited = limiter.reserve(&Descriptor::new(), 101, MINUTE).await.unwrap();
+    assert!(unlimited.answer.allowed() && unlimited.reservation.is_none());
+}
+
+#[tokio::test]
+async fn a_reservation_that_cannot_be_kept_is_charged_nothing() {
+    let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/h }]");
+    let long = Descriptor::new().with("user_id", "x".repeat(LONGEST_NOTE));
+    let error = limiter.reserve(&long, 40, MINUTE).await.unwrap_err();
+    assert!(matches!(error, ReserveError::TooLong { size } if size > LONGEST_NOTE), "{error}");
+    assert_eq!(limiter.peek(&long, 0).await.remaining(), Some(100));
+}
+
+#[tokio::test]
+async fn a_note_has_only_the_facts_that_are_counted_by() {
+    let (limiter, _) = limiter(TIERS);
+    let request = user().with("secret", "canary").with("plan", "free");
+    let answer = limiter.check(&request, 1).await;
+    let note = Note::of(&answer, &request, 1, MINUTE).unwrap();
+    let text = String::from_utf8(note.to_bytes()).unwrap();
+    assert!(text.contains(r#""facts":{"endpoint":"/v1/chat","user_id":"42"}"#), "{text}");
+    assert!(!text.contains("canary"), "{text}");
+    assert_eq!(Note::read(text.as_bytes()), Some(note));
+}
