@@ -104,7 +104,7 @@ fn redis_settles_as_memory_does() {
             let (here, there) = (Clock::manual(start), Clock::manual(start));
             let memory = limiter(RULES, MemoryStore::with(here.clone(), tollgate::Bounds::default()));
             let redis = RedisStore::builder(&server.url())
-                .key_prefix(&format!("t{}", traces.get()))
+                .key_prefix(format!("t{}", traces.get()))
                 .clock(there.clone())
                 .deadline(Duration::from_secs(20));
             let redis = limiter(RULES, redis.connect().await.expect("a URL"));
@@ -126,7 +126,7 @@ async fn of_many_who_settle_at_once_on_two_nodes_one_is_the_first() {
         nodes[0].reset(&user()).await.expect("Redis answers");
         let id = nodes[0].reserve(&user(), 300, DAY).await.expect("kept").reservation.expect("charged");
         let settle = |number: u64| {
-            let node = Arc::clone(&nodes[usize::from(number % 2 == 0)]);
+            let node = Arc::clone(&nodes[usize::from(number.is_multiple_of(2))]);
             tokio::spawn(async move { node.settle(id, 10 * number).await.expect("settled") })
         };
         let settling: Vec<_> = (0..16).map(settle).collect();
