@@ -39,7 +39,7 @@ use self::desk::Desks;
 use self::owed::Owed;
 use self::share::Shares;
 use super::redis::RedisStore;
-use super::{Store, StoreError};
+use super::{NoteName, Store, StoreError};
 use crate::clock::Clock;
 
 /// Decides locally where rules allow it, and at Redis elsewhere.
@@ -274,6 +274,14 @@ impl Store for LeasedStore {
 
     fn rank(&self) -> Option<Rank> {
         Some(self.shared.shares.rank())
+    }
+
+    async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
+        self.shared.redis.keep(name, note, ttl).await
+    }
+
+    async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
+        self.shared.redis.recall(name).await
     }
 
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
