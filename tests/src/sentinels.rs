@@ -65,7 +65,8 @@ impl Sentinels {
     /// There is no redis-server, or they do not find each other.
     pub async fn start() -> Self {
         let user = ["--user", "replication", "on", ">r", "+psync", "+replconf", "+ping"];
-        let login = ["--masteruser", "replication", "--masterauth", "r"];
+        // A primary waits for further replicas before it sends anything, unless it is told not to.
+        let login = ["--masteruser", "replication", "--masterauth", "r", "--repl-diskless-sync-delay", "0"];
         let primary = Behind::start(&[&user[..], &login].concat()).await;
         let replica = Behind::start(&[&user[..], &login].concat()).await;
         replica.follow(primary.proxy.port()).await;
@@ -141,7 +142,7 @@ impl Behind {
     /// be given up only after a minute, so it is told again.
     async fn follow(&self, port: u16) {
         let port = port.to_string();
-        let (clock, patience) = (Clock::system(), Micros::new(5_000_000));
+        let (clock, patience) = (Clock::system(), Micros::new(12_000_000));
         let mut told: Option<Timestamp> = None;
         poll::within(TOGETHER_WITHIN, "the replica to be in step", async || {
             if told.is_none_or(|told| clock.now() > told.after(patience)) {
