@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tollgate::core::algorithm::Demand;
+use tollgate::core::lease::{Call, NodeId};
 use tollgate::core::rule::Consistency;
-use tollgate::{Clock, Descriptor, LeasedStore, Limiter, Micros};
+use tollgate::core::{Enforcement, Space};
+use tollgate::{Clock, Descriptor, Hit, LeasedStore, Limit, Limiter, Micros, RedisStore};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 
@@ -162,5 +165,28 @@ async fn every_algorithm_admits_its_capacity_on_leases() {
         }
         assert_eq!(admitted, 300, "{limit}");
         assert!(limit.contains("queue") || node.store().stats().local_decisions > 0, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_lent_first_is_remembered_until_it_would_be_earned_back() {
+    let server = RedisServer::start().await;
+    let store = RedisStore::builder(&server.url()).deadline(crate::UNHURRIED).connect().await.unwrap();
+    for limit in ["100/h burst 1000", "100 every 1h burst 1000"] {
+        let limit: Limit = limit.parse().unwrap();
+        let space = Space::ad_hoc(limit.algorithm_name());
+        let demand = Demand { cost: 1, patience: Micros::MAX };
+        let hit = Hit { key: space.named("a"), limit: &limit, demand, enforcement: Enforcement::Enforce };
+        let term = Micros::new(500_000);
+        let call = Call { node: NodeId(1), sequence: 1, left: 0, returned: 0, least: 1, want: 400, term };
+        let (loan, _) = store.lend(&hit, &call).await.unwrap().unwrap();
+        assert_eq!(loan.granted, 400);
+        let key = String::from_utf8(store.key(&hit)).unwrap();
+        let left = server.command(&["PTTL", &key]).await;
+        let left: i64 = redis::from_redis_value(left).unwrap();
+        assert!(
+            left >= 4 * 3_600_000,
+            "400 tokens take four hours to come back; {limit} is kept for {left} ms"
+        );
     }
 }

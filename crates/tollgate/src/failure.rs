@@ -75,7 +75,7 @@ impl Failure {
             Ok(rest) => rest,
             Err(lost_too) => {
                 error = lost_too;
-                lost.fill(true);
+                lost.fill(true); // asked a third time, a caller would wait for ever
                 Rest::default()
             }
         };

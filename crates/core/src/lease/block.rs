@@ -25,7 +25,7 @@ pub struct Block {
     sent: Timestamp,
     /// Waits are counted from here, as those of a single request are.
     received: Timestamp,
-    /// How often something was taken.
+    /// Grows with everything that is taken; no two blocks of a key begin with the same.
     takes: u64,
 }
 
@@ -61,7 +61,13 @@ impl Block {
         let end = verdict.reset_after.get().saturating_mul(rate);
         let places = places.saturating_sub(cost);
         let ahead = end.saturating_sub(places.saturating_mul(units));
-        Some(Block { rate, units, free: free * units, ahead, places, sent, received, takes: 0 })
+        let takes = sent.as_micros().unsigned_abs() << 16;
+        Some(Block { rate, units, free: free * units, ahead, places, sent, received, takes })
+    }
+
+    /// The ticket of the request that the block was taken for.
+    pub const fn first_ticket(&self) -> u64 {
+        self.takes
     }
 
     /// Takes places for a request of this cost that bears no longer delay than its patience.
@@ -84,8 +90,10 @@ impl Block {
 
     /// Puts places back that a request, refused elsewhere, did not need; lost if others were taken since.
     pub fn put_back(&mut self, cost: u64, ticket: u64) {
-        if ticket == self.takes {
-            self.ahead -= cost * self.units;
+        if ticket == self.takes
+            && let Some(ahead) = self.ahead.checked_sub(cost * self.units)
+        {
+            self.ahead = ahead;
             self.places += cost;
         }
     }

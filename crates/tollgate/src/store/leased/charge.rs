@@ -71,12 +71,13 @@ impl Shared {
         self.shares.charge(&local, &mut shared_out).await?;
         let mut refused = refuses(&local, &shared_out);
         let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
+        // Once one cannot be asked, nobody waits for another; each is looked at again without it.
         let mut failed = None;
-        for hit in hits {
+        for (place, hit) in hits.iter().enumerate() {
             let part = match temper(hit) {
-                Some(temper) if !refused || hit.enforcement == Enforcement::Shadow => {
+                Some(temper) if failed.is_none() && (!refused || hit.enforcement == Enforcement::Shadow) => {
                     self.take(hit, temper).await.unwrap_or_else(|error| {
-                        failed = Some(error);
+                        failed = Some((error, place));
                         Part::Exact
                     })
                 }
@@ -93,17 +94,23 @@ impl Shared {
         let exact: Hits<'_> = left.iter().map(|place| hits[*place].clone()).collect();
         let mut decided = Verdicts::new();
         let asked = match failed {
-            Some(error) => Err(error),
+            // What was not asked is not lost where it may live elsewhere.
+            Some((error, place)) if self.redis.spans_nodes() => Err(error.at(&[place], hits.len())),
+            Some((error, _)) => Err(error.at(&left, hits.len())),
             None if exact.is_empty() => Ok(self.redis.redis_time()),
-            None if refused => self.numbers(&exact, &mut decided).await,
-            None => self.charge_exact(&exact, &mut decided).await,
+            None if refused => {
+                self.numbers(&exact, &mut decided).await.map_err(|error| error.at(&left, hits.len()))
+            }
+            None => {
+                self.charge_exact(&exact, &mut decided).await.map_err(|error| error.at(&left, hits.len()))
+            }
         };
         let passes = asked.is_ok() && !refused && !refuses(&exact, &decided);
         if !passes {
             self.put_back(hits, &parts);
             self.shares.put_back(&local, &mut shared_out).await;
         }
-        let at = asked.map_err(|error| error.at(&left, hits.len()))?;
+        let at = asked?;
         let (mut decided, mut shared_out) = (decided.into_iter(), shared_out.into_iter());
         for (hit, part) in hits.iter().zip(parts) {
             verdicts.push(match part {

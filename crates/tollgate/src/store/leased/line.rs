@@ -107,7 +107,8 @@ impl Shared {
                 if let Some(sent) = sent.filter(|_| verdict.allowed) {
                     desk.block = Block::new(&place.limit, places, own, verdict, sent, now);
                     part = Some(if own > 0 {
-                        Part::Placed { hash, ticket: 0, verdict: *verdict }
+                        let ticket = desk.block.as_ref().map_or(0, Block::first_ticket);
+                        Part::Placed { hash, ticket, verdict: *verdict }
                     } else {
                         Part::Refused(Verdict {
                             allowed: false,

@@ -10,6 +10,7 @@ use tollgate_core::lease::Parting;
 
 use super::desk::Outgoing;
 use super::{ALIVE, HEARTBEAT, Shared};
+use crate::store::StoreError;
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_millis(50);
@@ -29,7 +30,7 @@ pub(super) async fn run(shared: Weak<Shared>) {
             shared.call_the_roll(ALIVE).await;
         }
         shared.give_back(Parting::Idle).await;
-        shared.pay_what_is_owed().await;
+        shared.pay_some_of_what_is_owed().await;
         drop(shared);
         tokio::time::sleep(EVERY).await;
     }
@@ -45,7 +46,7 @@ pub(super) async fn close(shared: &Arc<Shared>) {
         }
         tokio::time::sleep(PAUSE).await;
     }
-    shared.pay_what_is_owed().await;
+    shared.pay_some_of_what_is_owed().await;
     shared.call_the_roll(Micros::ZERO).await;
 }
 
@@ -75,25 +76,25 @@ impl Shared {
         }
     }
 
-    /// Charges what was admitted while Redis was away.
-    async fn pay_what_is_owed(&self) {
-        while self.redis.stats().up {
-            let some = self.owed.some(AT_ONCE);
-            if some.is_empty() {
-                return;
-            }
-            let mut failed = false;
-            for (hash, debit) in some {
-                if failed || self.redis.debit(&debit.place, debit.cost).await.is_err() {
-                    failed = true;
-                    self.owed.again(hash, debit);
-                } else {
-                    self.counters.debited.fetch_add(debit.cost, Ordering::Relaxed);
-                }
-            }
-            if failed {
-                return;
-            }
+    /// Charges some of what was admitted while Redis was away, all at once: whoever tends the leases has other things to
+    /// do as well. A debit of which nobody knows whether it was taken is not taken again.
+    async fn pay_some_of_what_is_owed(self: &Arc<Self>) {
+        if !self.redis.stats().up {
+            return;
         }
+        let mut debits = JoinSet::new();
+        for (hash, debit) in self.owed.some(AT_ONCE) {
+            let shared = Arc::clone(self);
+            debits.spawn(async move {
+                match shared.redis.debit(&debit.place, debit.cost).await {
+                    Ok(()) => _ = shared.counters.debited.fetch_add(debit.cost, Ordering::Relaxed),
+                    Err(StoreError::Overloaded | StoreError::Rejected { .. }) => {
+                        shared.owed.again(hash, debit)
+                    }
+                    Err(_) => {}
+                }
+            });
+        }
+        debits.join_all().await;
     }
 }

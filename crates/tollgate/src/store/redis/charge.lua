@@ -465,7 +465,7 @@ for i, key in ipairs(KEYS) do
       if algorithm == QUEUE then delay = max(0, ceil((debt - free * units) / rate)) end
       bucket = { debt = debt, rate = rate, units = units, delay = delay, capacity = capacity,
                  room = floor((capacity * units - debt) / units) }
-      if out then bucket.full = ceil(capacity * units / rate) end
+      if out or verb == 'lease' then bucket.full = ceil(capacity * units / rate) end
 
     elseif algorithm == INTERVAL then
       -- Limit: tokens that come together, interval, capacity, whether ticks lie on the clock.
@@ -487,7 +487,7 @@ for i, key in ipairs(KEYS) do
       end
       bucket = { used = used, anchor = anchor, used_then = used_then, anchor_then = anchor_then, count = count,
                  interval = interval, aligned = aligned == 1, room = capacity - used }
-      if out then bucket.full = ceil(capacity / count) * interval end
+      if out or verb == 'lease' then bucket.full = ceil(capacity / count) * interval end
 
     elseif kind == FIXED then
       local limit, count, last, from, to = nil, 0, nil, nil, nil

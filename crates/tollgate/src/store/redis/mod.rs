@@ -160,6 +160,11 @@ impl RedisStore {
         }
     }
 
+    /// Whether buckets may live on different nodes, of which one may be away while the others are well.
+    pub(crate) fn spans_nodes(&self) -> bool {
+        self.topology.spread() == part::Spread::Slots
+    }
+
     /// The name of a hit's bucket in Redis.
     pub fn key(&self, hit: &Hit<'_>) -> Vec<u8> {
         let mut key = Vec::new();
