@@ -33,7 +33,7 @@ test('a rule is added, put on trial, switched off and on, and deleted; a deletio
     await page.getByLabel('Limit', { exact: true }).fill('1/h');
     await page.getByLabel('Only when').fill('plan: tiny, minute\nmethod: GET');
     await page.getByRole('button', { name: 'Add', exact: true }).click();
-    await row(page, 'tiny').getByText('enforce').waitFor();
+    await row(page, 'tiny').getByText('enforce', { exact: true }).waitFor();
     const { rules } = await server.call('GET', '/v1/rules');
     const { rule } = rules.find(({ label }) => label === 'tiny');
     assert.deepEqual(rule, { name: 'tiny', key: 'user:{user_id}', limit: '1/h', when: { method: ['GET'], plan: ['tiny', 'minute'] } });
@@ -42,7 +42,7 @@ test('a rule is added, put on trial, switched off and on, and deleted; a deletio
     await row(page, 'tiny').getByRole('button', { name: 'Disable' }).click();
     await row(page, 'tiny').getByText('off', { exact: true }).waitFor();
     await row(page, 'tiny').getByRole('button', { name: 'Enforce' }).click();
-    await row(page, 'tiny').getByText('enforce').waitFor();
+    await row(page, 'tiny').getByText('enforce', { exact: true }).waitFor();
     await row(page, 'tiny').getByRole('button', { name: 'Delete' }).click();
     await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
     await row(page, 'tiny').waitFor({ state: 'detached' });

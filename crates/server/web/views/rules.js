@@ -114,7 +114,9 @@ export function rules({ rest: [chosen], query, signal }) {
     await change(() => api.removeRule(entry.rule_id, entry.version), `${entry.label} was deleted`, entry.rule_id);
   }
 
+  /** Changes of one's own wait for each other: a second one would speak of a version that the first replaces. */
   async function change(act, text, id) {
+    for (const button of body.querySelectorAll('.menu button')) button.disabled = true;
     try {
       await act();
       notice(text, { name: 'Undo', act: () => undoLast(id) });
