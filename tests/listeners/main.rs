@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod access;
+mod direct;
 mod floods;
 mod http2;
 mod server;

@@ -6,11 +6,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use axum::Router;
-
-use crate::http::{App, router};
+use crate::http::App;
 use crate::listen::{Listener, Patience, TlsError, TlsFiles};
-use crate::record::events::Hub;
 use crate::telemetry::Observe;
 
 /// Where and how to listen.
@@ -75,8 +72,7 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Server {
     http: Listener,
-    router: Router,
-    events: Arc<Hub>,
+    app: App,
 }
 
 impl Server {
@@ -95,8 +91,7 @@ impl Server {
             write_ready_file(path, http.address())
                 .map_err(|source| ServerError::ReadyFile { path: path.clone(), source })?;
         }
-        let events = Arc::clone(&app.events);
-        Ok(Server { http, router: router(app), events })
+        Ok(Server { http, app })
     }
 
     /// Where the HTTP API listens.
@@ -106,11 +101,12 @@ impl Server {
 
     /// Serves until `stop` is done, then finishes what is in flight.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let stop = async {
+        let events = Arc::clone(&self.app.events);
+        let stop = async move {
             stop.await;
-            self.events.close(); // who only listens would keep us waiting
+            events.close(); // who only listens would keep us waiting
         };
-        self.http.serve(self.router, stop).await;
+        self.http.serve(self.app, stop).await;
     }
 }
 

@@ -11,6 +11,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
+use tollgate::core::RateLimitHeaders;
 use tollgate::{Answer, Descriptor, Micros, Outcome, StoreError};
 use tollgate_tower::write_headers;
 
@@ -18,9 +19,12 @@ use super::App;
 use super::ask::{Asked, CheckBody, Place, Sent};
 use super::body::DecisionBody;
 use super::problem::{Problem, ProblemBody, Problems};
+use super::written::Written;
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+const STATUS_200: &str = "status=200";
+const JSON: &str = "application/json";
 
 /// Decide a request and charge it if it may pass.
 #[utoipa::path(post, path = "/v1/check", tag = "decisions", request_body = CheckBody,
@@ -120,6 +124,14 @@ pub(super) struct Decided<'r, 'a> {
 }
 
 impl App {
+    /// Writes the whole answer that [`check`] gives, as HTTP/1.1 has it. None is written to a body that is wrong: what
+    /// is, says [`check`].
+    pub(crate) async fn write_check(&self, body: &[u8], prefer: Prefer, out: &mut Vec<u8>) -> bool {
+        let Ok(asked) = Asked::parse(body, Place::AdHoc) else { return false };
+        self.decided(&asked).await.write(self, prefer, out);
+        true
+    }
+
     /// Decides a request, charges it if it may pass, and remembers that.
     pub(super) async fn decided<'r, 'a>(&self, asked: &'r Asked<'a>) -> Decided<'r, 'a> {
         let started = self.limiter.clock().stopwatch_nanos();
@@ -175,40 +187,82 @@ impl<'r, 'a> Decided<'r, 'a> {
 
     /// The same with a body that says more.
     pub(super) fn respond_with(&self, app: &App, prefer: Prefer, body: Vec<u8>) -> Response {
-        let answer = &self.answer;
         let mut response = Response::new(Body::from(body));
-        *response.status_mut() = match answer.outcome() {
+        *response.status_mut() = self.status(prefer);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        match self.numbers(app) {
+            Some(values) => write_headers(values, headers),
+            None => ask_again(&self.answer, headers),
+        }
+        if prefer == Prefer::Always200 {
+            headers.insert(APPLIED, HeaderValue::from_static(STATUS_200));
+        }
+        response
+    }
+
+    /// The same as bytes of HTTP/1.1.
+    fn write(&self, app: &App, prefer: Prefer, out: &mut Vec<u8>) {
+        let mut written = Written::new(self.status(prefer), out);
+        written.field(CONTENT_TYPE.as_str(), JSON);
+        let numbers = self.numbers(app);
+        for (field, value) in numbers.iter().flat_map(RateLimitHeaders::fields) {
+            written.field(field.name(), value);
+        }
+        let retry_after = match &numbers {
+            Some(values) => values.retry_after(),
+            None => seconds_to_wait(&self.answer),
+        };
+        if let Some(seconds) = retry_after {
+            written.number(RETRY_AFTER.as_str(), seconds);
+        }
+        if prefer == Prefer::Always200 {
+            written.field(APPLIED.as_str(), STATUS_200);
+        }
+        written.end(&self.body().to_json());
+    }
+
+    fn status(&self, prefer: Prefer) -> StatusCode {
+        match self.answer.outcome() {
             _ if prefer == Prefer::Always200 => StatusCode::OK,
             Outcome::Allowed => StatusCode::OK,
             Outcome::Refused => StatusCode::TOO_MANY_REQUESTS,
             Outcome::Denied => StatusCode::FORBIDDEN,
             Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        match app.headers.headers(answer, answer.rules(), Some(&self.request), answer.at()) {
-            Some(values) => write_headers(values, headers),
-            None => ask_again(answer, headers),
         }
-        if prefer == Prefer::Always200 {
-            headers.insert(APPLIED, HeaderValue::from_static("status=200"));
-        }
-        response
+    }
+
+    fn numbers(&self, app: &App) -> Option<RateLimitHeaders> {
+        let answer = &self.answer;
+        app.headers.headers(answer, answer.rules(), Some(&self.request), answer.at())
     }
 }
 
 /// Where nobody knows the numbers, at least when to try again.
 pub(super) fn ask_again(answer: &Answer, headers: &mut HeaderMap) {
-    if let (Outcome::Unavailable, Some(wait)) = (answer.outcome(), answer.retry_after()) {
-        headers.insert(RETRY_AFTER, Micros::ceil_secs(wait).max(1).into());
+    if let Some(seconds) = seconds_to_wait(answer) {
+        headers.insert(RETRY_AFTER, seconds.into());
     }
+}
+
+fn seconds_to_wait(answer: &Answer) -> Option<u64> {
+    let wait = answer.retry_after().filter(|_| answer.outcome() == Outcome::Unavailable);
+    wait.map(|wait| Micros::ceil_secs(wait).max(1))
 }
 
 /// Whether the client asks for 200 whatever the decision (`Prefer: status=200`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Prefer {
+pub(crate) enum Prefer {
     Nothing,
     Always200,
+}
+
+impl Prefer {
+    /// The same, having read one more header.
+    pub(crate) fn and(self, preferences: &str) -> Self {
+        let always = preferences.split(',').any(|preference| preference.trim() == STATUS_200);
+        if always { Prefer::Always200 } else { self }
+    }
 }
 
 impl<S: Sync> FromRequestParts<S> for Prefer {
@@ -216,8 +270,6 @@ impl<S: Sync> FromRequestParts<S> for Prefer {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let preferences = parts.headers.get_all(PREFER).into_iter().filter_map(|value| value.to_str().ok());
-        let mut each = preferences.flat_map(|value| value.split(','));
-        let always = each.any(|preference| preference.trim() == "status=200");
-        Ok(if always { Prefer::Always200 } else { Prefer::Nothing })
+        Ok(preferences.fold(Prefer::Nothing, Prefer::and))
     }
 }

@@ -22,6 +22,7 @@ mod stats;
 mod tokens;
 mod violations;
 mod web;
+mod written;
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -41,7 +42,9 @@ use utoipa_axum::routes;
 
 pub use admin::Access;
 pub(crate) use admin::Peer;
+pub(crate) use ask::MAX_BODY_BYTES;
 pub use body::DecisionBody;
+pub(crate) use check::Prefer;
 pub(crate) use events::EVENTS;
 pub(crate) use problem::Problem;
 pub use rules::RulesHome;
@@ -198,6 +201,11 @@ impl Parts {
     /// How the rules are, where somebody follows them.
     pub(crate) fn report(&self) -> Option<RulesReport> {
         self.status.as_ref().map(RulesStatus::report)
+    }
+
+    /// Whether checks want nothing but a body.
+    pub(crate) const fn checks_are_open(&self) -> bool {
+        self.access.check.is_none()
     }
 
     pub(crate) fn limiter(&self) -> &Limiter<AnyStore> {

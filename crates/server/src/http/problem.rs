@@ -10,6 +10,9 @@ use serde_json::value::{RawValue, to_raw_value};
 use utoipa::{IntoResponses, ToSchema};
 
 use super::json_path::{place_at, too_deep};
+use super::written::Written;
+
+const KIND: &str = "application/problem+json";
 
 /// An answer that is no decision.
 #[derive(Debug)]
@@ -138,6 +141,16 @@ impl Problem {
         serde_json::to_vec(&self.0).unwrap_or_default()
     }
 
+    /// The whole answer, as HTTP/1.1 has it.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let mut written = Written::new(self.0.problem.status(), out);
+        written.field(CONTENT_TYPE.as_str(), KIND);
+        if let Some(seconds) = self.0.retry_after {
+            written.number(RETRY_AFTER.as_str(), seconds);
+        }
+        written.end(&self.to_json());
+    }
+
     /// Work that was given up on.
     pub(crate) fn interrupted() -> Self {
         let detail = "this was interrupted; try again";
@@ -204,7 +217,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let kind = HeaderValue::from_static("application/problem+json");
+        let kind = HeaderValue::from_static(KIND);
         let status = self.0.problem.status();
         let retry_after = self.0.retry_after.map(HeaderValue::from);
         let mut response = (status, [(CONTENT_TYPE, kind)], self.to_json()).into_response();

@@ -5,6 +5,8 @@
 //! has so long for its answer, and whoever comes when all places are taken is turned away at once: those who are being
 //! served do not notice.
 
+mod direct;
+mod rewound;
 mod tls;
 
 use std::convert::Infallible;
@@ -32,17 +34,19 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
-use crate::http::{EVENTS, Peer, Problem};
+use crate::http::{App, EVENTS, Peer, Problem, router};
 use crate::kept::Kept;
 use crate::record::events::Hangup;
 use crate::server::Config;
 use crate::telemetry::{Observe, REQUEST_ID};
+use direct::{Direct, HTTP2};
+use rewound::Rewound;
 pub use tls::{TlsError, TlsFiles};
 
 /// Request heads beyond this are answered 431.
@@ -126,8 +130,11 @@ impl Listener {
     }
 
     /// Serves until `stop` is done, then finishes what is in flight.
-    pub(crate) async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
+    pub(crate) async fn serve(self, app: App, stop: impl Future<Output = ()>) {
+        let router = router(app.clone());
         let connections = GracefulShutdown::new();
+        let (open, until_closed) = watch::channel(());
+        let doors = Doors { app, router, until_closed };
         let places = Arc::new(Semaphore::new(self.patience.connections));
         let mut stop = pin!(async {
             stop.await;
@@ -137,13 +144,13 @@ impl Listener {
         loop {
             tokio::select! {
                 accepted = self.socket.accept() => match accepted {
-                    Ok((stream, peer)) => self.welcome(stream, Peer(peer), &router, &places, &connections),
+                    Ok((stream, peer)) => self.welcome(stream, Peer(peer), &doors, &places, &connections),
                     Err(error) => pause_after(&error).await,
                 },
                 () = &mut stop => break,
             }
         }
-        drop(self.socket);
+        drop((self.socket, open));
         tracing::info!(open = connections.count(), "stopping: finishing what is in flight");
         if tokio::time::timeout(self.patience.drain, connections.shutdown()).await.is_err() {
             tracing::warn!("some connections did not finish in time and were closed");
@@ -154,7 +161,7 @@ impl Listener {
         &self,
         stream: TcpStream,
         peer: Peer,
-        router: &Router,
+        doors: &Doors,
         places: &Arc<Semaphore>,
         connections: &GracefulShutdown,
     ) {
@@ -172,7 +179,7 @@ impl Listener {
         }
         let connection = Connection {
             peer,
-            router: router.clone(),
+            doors: doors.clone(),
             patience: self.patience,
             observe: self.observe.clone(),
             traffic: Arc::clone(&self.traffic),
@@ -180,7 +187,7 @@ impl Listener {
         };
         let watcher = connections.watcher();
         match &self.tls {
-            None => drop(tokio::spawn(connection.serve_plain(stream, watcher))),
+            None => drop(tokio::spawn(connection.serve_checks(stream, watcher))),
             Some(tls) => {
                 let tls = Arc::clone(&tls.get());
                 drop(tokio::spawn(connection.serve_tls(stream, tls, watcher)));
@@ -189,10 +196,19 @@ impl Listener {
     }
 }
 
+/// What is behind a listener.
+#[derive(Debug, Clone)]
+struct Doors {
+    app: App,
+    router: Router,
+    /// Closed when the server stops.
+    until_closed: watch::Receiver<()>,
+}
+
 /// What a connection needs for as long as it lasts.
 struct Connection {
     peer: Peer,
-    router: Router,
+    doors: Doors,
     patience: Patience,
     observe: Observe,
     traffic: Arc<Traffic>,
@@ -200,13 +216,22 @@ struct Connection {
 }
 
 impl Connection {
-    /// Without TLS nobody says which version it is to be; HTTP/2 begins with what no request of HTTP/1 begins with.
-    async fn serve_plain(self, stream: TcpStream, watcher: Watcher) {
-        let mut begin = [0; 4];
-        match tokio::time::timeout(self.patience.head, stream.peek(&mut begin)).await {
-            Ok(Ok(4)) if begin == *b"PRI " => self.serve_http2(stream, watcher).await,
-            Ok(Ok(1..)) => self.serve_http1(stream, watcher).await,
-            _ => tracing::debug!("a connection ended without a request"),
+    /// Answers checks; whatever else there is to do is hyper's. Its futures are large, and most connections wait, so
+    /// they are made when there is something to do.
+    async fn serve_checks(
+        self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        watcher: Watcher,
+    ) {
+        let app = Some(&self.doors.app).filter(|app| self.observe.is_off() && app.checks_are_open());
+        let direct = Direct { app, traffic: &self.traffic, patience: &self.patience };
+        let Some(read) = direct.serve(&mut stream, self.doors.until_closed.clone()).await else { return };
+        // Without TLS nobody says which version it is to be.
+        let is_http2 = read.starts_with(HTTP2);
+        let stream = Rewound::new(read.freeze(), stream);
+        match is_http2 {
+            true => Box::pin(self.serve_http2(stream, watcher)).await,
+            false => Box::pin(self.serve_http1(stream, watcher)).await,
         }
     }
 
@@ -214,9 +239,9 @@ impl Connection {
         let handshake = TlsAcceptor::from(tls).accept(stream);
         match tokio::time::timeout(self.patience.handshake, handshake).await {
             Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-                self.serve_http2(stream, watcher).await;
+                Box::pin(self.serve_http2(stream, watcher)).await;
             }
-            Ok(Ok(stream)) => self.serve_http1(stream, watcher).await,
+            Ok(Ok(stream)) => self.serve_checks(stream, watcher).await,
             failed => {
                 self.traffic.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 if let Ok(Err(error)) = failed {
@@ -265,7 +290,7 @@ impl Connection {
     ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
         let (peer, observe) = (self.peer, self.observe.clone());
         let (router, within, traffic) =
-            (self.router.clone(), self.patience.request, Arc::clone(&self.traffic));
+            (self.doors.router.clone(), self.patience.request, Arc::clone(&self.traffic));
         let is_http1 = request.version() < Version::HTTP_2;
         request.extensions_mut().insert(peer);
         // Only listeners are ever hung up on, and every other request is better off without one more allocation.
@@ -331,18 +356,19 @@ async fn answer(router: Router, request: Request<Body>, within: Duration, traffi
     let answered = AssertUnwindSafe(router.oneshot(request)).catch_unwind();
     match tokio::time::timeout(within, answered).await {
         Ok(Ok(Ok(response))) => response,
-        Ok(Err(_)) => {
-            traffic.panics.fetch_add(1, Ordering::Relaxed);
-            let detail =
-                "this is a bug in tollgate, and the log has its trace; other requests are not affected";
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "something went wrong here", detail)
-                .into_response()
-        }
+        Ok(Err(_)) => panicked(traffic).into_response(),
         Err(_) => {
             let detail = format!("a request has {} s, its body included", within.as_secs());
             Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long", detail).into_response()
         }
     }
+}
+
+/// What is said of a panic.
+fn panicked(traffic: &Traffic) -> Problem {
+    traffic.panics.fetch_add(1, Ordering::Relaxed);
+    let detail = "this is a bug in tollgate, and the log has its trace; other requests are not affected";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "something went wrong here", detail)
 }
 
 /// Out of descriptors, say: trying again at once would only burn the processor.
