@@ -2,9 +2,10 @@
 //! is asked for.
 //!
 //! Nobody is waited for without an end. A client has so long for its handshake and for the head of a request, a request
-//! has so long for its answer, and whoever comes when all places are taken is turned away at once: those who are being
-//! served do not notice.
+//! has so long for its answer, the answer so long to be read, and whoever comes when all places are taken is turned away
+//! at once: those who are being served do not notice.
 
+mod stall;
 mod tls;
 
 use std::convert::Infallible;
@@ -12,7 +13,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,7 +33,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
@@ -43,6 +44,7 @@ use crate::kept::Kept;
 use crate::record::events::Hangup;
 use crate::server::Config;
 use crate::telemetry::{Observe, REQUEST_ID};
+use stall::{Flowing, Unread};
 pub use tls::{TlsError, TlsFiles};
 
 /// Request heads beyond this are answered 431.
@@ -63,6 +65,8 @@ pub struct Patience {
     pub head: Duration,
     /// For a request to be answered, its body included.
     pub request: Duration,
+    /// For a client to read on, while there is an answer for it.
+    pub unread: Duration,
     /// When the server is told to stop, every answer says so for so long before it stops accepting: clients who are
     /// about to ask are told where they stand, instead of meeting a closed door.
     pub farewell: Duration,
@@ -77,6 +81,7 @@ impl Default for Patience {
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(60),
             request: Duration::from_secs(30),
+            unread: Duration::from_secs(30),
             farewell: Duration::from_millis(200),
             drain: Duration::from_secs(10),
         }
@@ -128,6 +133,7 @@ impl Listener {
     /// Serves until `stop` is done, then finishes what is in flight.
     pub(crate) async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
         let connections = GracefulShutdown::new();
+        let (open, closing) = watch::channel(());
         let places = Arc::new(Semaphore::new(self.patience.connections));
         let mut stop = pin!(async {
             stop.await;
@@ -137,48 +143,56 @@ impl Listener {
         loop {
             tokio::select! {
                 accepted = self.socket.accept() => match accepted {
-                    Ok((stream, peer)) => self.welcome(stream, Peer(peer), &router, &places, &connections),
+                    Ok((stream, peer)) => match Arc::clone(&places).try_acquire_owned() {
+                        Ok(place) => {
+                            let connection = self.connection(Peer(peer), &router, &closing, place);
+                            self.welcome(stream, connection, connections.watcher());
+                        }
+                        Err(_) => self.turn_away(),
+                    },
                     Err(error) => pause_after(&error).await,
                 },
                 () = &mut stop => break,
             }
         }
-        drop(self.socket);
+        drop((self.socket, open));
         tracing::info!(open = connections.count(), "stopping: finishing what is in flight");
         if tokio::time::timeout(self.patience.drain, connections.shutdown()).await.is_err() {
             tracing::warn!("some connections did not finish in time and were closed");
         }
     }
 
-    fn welcome(
+    fn turn_away(&self) {
+        if self.traffic.turned_away.fetch_add(1, Ordering::Relaxed).is_power_of_two() {
+            let most = self.patience.connections;
+            tracing::warn!(most, "all places are taken: connections are turned away");
+        }
+    }
+
+    fn connection(
         &self,
-        stream: TcpStream,
         peer: Peer,
         router: &Router,
-        places: &Arc<Semaphore>,
-        connections: &GracefulShutdown,
-    ) {
-        let Ok(place) = Arc::clone(places).try_acquire_owned() else {
-            if self.traffic.turned_away.fetch_add(1, Ordering::Relaxed).is_power_of_two() {
-                let most = self.patience.connections;
-                tracing::warn!(most, "all places are taken: connections are turned away");
-            }
-            return;
-        };
-        self.traffic.accepted.fetch_add(1, Ordering::Relaxed);
-        // Answers are small and written at once; waiting to fill a packet only delays them.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "no TCP_NODELAY");
-        }
-        let connection = Connection {
+        closing: &watch::Receiver<()>,
+        place: OwnedSemaphorePermit,
+    ) -> Connection {
+        Connection {
             peer,
             router: router.clone(),
             patience: self.patience,
             observe: self.observe.clone(),
             traffic: Arc::clone(&self.traffic),
+            closing: closing.clone(),
             _place: place,
-        };
-        let watcher = connections.watcher();
+        }
+    }
+
+    fn welcome(&self, stream: TcpStream, connection: Connection, watcher: Watcher) {
+        self.traffic.accepted.fetch_add(1, Ordering::Relaxed);
+        // Answers are small and written at once; waiting to fill a packet only delays them.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "no TCP_NODELAY");
+        }
         match &self.tls {
             None => drop(tokio::spawn(connection.serve_plain(stream, watcher))),
             Some(tls) => {
@@ -196,6 +210,8 @@ struct Connection {
     patience: Patience,
     observe: Observe,
     traffic: Arc<Traffic>,
+    /// At its end once nobody is waited for who has not asked yet.
+    closing: watch::Receiver<()>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -203,26 +219,40 @@ impl Connection {
     /// Without TLS nobody says which version it is to be; HTTP/2 begins with what no request of HTTP/1 begins with.
     async fn serve_plain(self, stream: TcpStream, watcher: Watcher) {
         let mut begin = [0; 4];
-        match tokio::time::timeout(self.patience.head, stream.peek(&mut begin)).await {
-            Ok(Ok(4)) if begin == *b"PRI " => self.serve_http2(stream, watcher).await,
-            Ok(Ok(1..)) => self.serve_http1(stream, watcher).await,
+        let peeked = self.within(self.patience.head, stream.peek(&mut begin)).await;
+        let stream = Flowing::new(stream, self.patience.unread);
+        match peeked {
+            Some(Ok(4)) if begin == *b"PRI " => self.serve_http2(stream, watcher).await,
+            Some(Ok(1..)) => self.serve_http1(stream, watcher).await,
             _ => tracing::debug!("a connection ended without a request"),
         }
     }
 
     async fn serve_tls(self, stream: TcpStream, tls: Arc<ServerConfig>, watcher: Watcher) {
-        let handshake = TlsAcceptor::from(tls).accept(stream);
-        match tokio::time::timeout(self.patience.handshake, handshake).await {
-            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
+        let handshake = TlsAcceptor::from(tls).accept(Flowing::new(stream, self.patience.unread));
+        // What a handshake needs is gone before the connection is served.
+        match self.within(self.patience.handshake, Box::pin(handshake)).await {
+            Some(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
                 self.serve_http2(stream, watcher).await;
             }
-            Ok(Ok(stream)) => self.serve_http1(stream, watcher).await,
+            Some(Ok(stream)) => self.serve_http1(stream, watcher).await,
             failed => {
                 self.traffic.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-                if let Ok(Err(error)) = failed {
+                if let Some(Err(error)) = failed {
                     tracing::debug!(%error, "no TLS");
                 }
             }
+        }
+    }
+
+    /// What a client does before it asks anything; none where it takes too long, or the server stops.
+    async fn within<T>(&self, patience: Duration, begin: impl Future<Output = T>) -> Option<T> {
+        let mut closing = self.closing.clone();
+        tokio::select! {
+            biased;
+            done = begin => Some(done),
+            _ = closing.changed() => None,
+            () = tokio::time::sleep(patience) => None,
         }
     }
 
@@ -236,8 +266,11 @@ impl Connection {
             .timer(TokioTimer::new())
             .header_read_timeout(self.patience.head)
             .max_buf_size(MAX_HEAD_BYTES)
-            .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request, &hangup)));
-        until_hung_up(&hangup, watcher.watch(connection)).await;
+            .serve_connection(
+                TokioIo::new(stream),
+                service_fn(|request| self.answer(request, &hangup, None)),
+            );
+        until_hung_up(hangup.asked(), watcher.watch(connection)).await;
     }
 
     async fn serve_http2(
@@ -245,7 +278,7 @@ impl Connection {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         watcher: Watcher,
     ) {
-        let hangup = Hangup::default();
+        let (hangup, unread) = (Hangup::default(), Unread::default());
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(self.patience.head)
@@ -253,34 +286,51 @@ impl Connection {
             .max_pending_accept_reset_streams(MAX_RESETS)
             .max_local_error_reset_streams(MAX_RESETS)
             .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
-            .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request, &hangup)));
-        until_hung_up(&hangup, watcher.watch(connection)).await;
+            .serve_connection(
+                TokioIo::new(stream),
+                service_fn(|request| self.answer(request, &hangup, Some(&unread))),
+            );
+        let does_not_read = async {
+            tokio::select! {
+                () = hangup.asked() => {}
+                () = unread.for_longer_than(self.patience.unread) => {}
+            }
+        };
+        until_hung_up(does_not_read, watcher.watch(connection)).await;
     }
 
-    /// What becomes of a request.
+    /// What becomes of a request. On the heap: a connection that is silent has no place for one.
     fn answer(
         &self,
         mut request: Request<Incoming>,
         hangup: &Hangup,
-    ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
+        unread: Option<&Unread>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>> {
         let (peer, observe) = (self.peer, self.observe.clone());
         let (router, within, traffic) =
             (self.router.clone(), self.patience.request, Arc::clone(&self.traffic));
         let is_http1 = request.version() < Version::HTTP_2;
         request.extensions_mut().insert(peer);
-        // Only listeners are ever hung up on, and every other request is better off without one more allocation.
+        let mut unread = unread.cloned();
+        // Who listens to events is hung up on by whoever tells them, and every other request is better off without one
+        // more allocation.
         if request.uri().path() == EVENTS {
             request.extensions_mut().insert(hangup.clone());
+            unread = None;
         }
         let request = request.map(Body::new);
-        async move {
+        Box::pin(async move {
             let answered = |request| answer(router, request, within, &traffic);
             let answer = match observe.is_off() {
                 true => answered(request).await,
                 false => looked_at(&observe, request, answered).await,
             };
-            Ok(if is_http1 { and_close(answer, &traffic) } else { answer })
-        }
+            let answer = if is_http1 { and_close(answer, &traffic) } else { answer };
+            Ok(match unread {
+                None => answer,
+                Some(unread) => answer.map(|body| unread.watch(body)),
+            })
+        })
     }
 }
 
@@ -315,14 +365,17 @@ async fn looked_at<F: Future<Output = Response>>(
 }
 
 /// Serves to the end of the connection, or until we lose patience with a client that does not read.
-async fn until_hung_up(hangup: &Hangup, connection: impl Future<Output = hyper::Result<()>>) {
+async fn until_hung_up(
+    lost_patience: impl Future<Output = ()>,
+    connection: impl Future<Output = hyper::Result<()>>,
+) {
     tokio::select! {
         ended = connection => {
             if let Err(error) = ended {
                 tracing::debug!(%error, "connection ended");
             }
         }
-        () = hangup.asked() => tracing::info!("hung up on a client that does not read"),
+        () = lost_patience => tracing::info!("hung up on a client that does not read"),
     }
 }
 
@@ -371,6 +424,26 @@ mod tests {
         let (status, traffic) = asked(panics).await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(traffic.panics.load(Ordering::Relaxed), 1);
+    }
+
+    /// What hyper keeps for a connection is 16 KiB of buffers; ours is little beside that.
+    #[tokio::test]
+    async fn a_connection_takes_little_memory_while_nothing_is_asked() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(socket.local_addr().unwrap()).await.unwrap();
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let connection = Connection {
+            peer: Peer("127.0.0.1:1".parse().unwrap()),
+            router: Router::new(),
+            patience: Patience::default(),
+            observe: Observe::nothing(),
+            traffic: Arc::default(),
+            closing: watch::channel(()).1,
+            _place: place,
+        };
+        let served = connection.serve_plain(stream, GracefulShutdown::new().watcher());
+        let size = size_of_val(&served);
+        assert!(size <= 2_048, "{size} bytes");
     }
 
     #[tokio::test(start_paused = true)]
