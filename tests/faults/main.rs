@@ -18,4 +18,5 @@ mod policies;
 mod refusals;
 mod secrets;
 mod sentinels;
+mod settle;
 mod time;

@@ -65,7 +65,7 @@ proptest! {
         past in prop::collection::vec((0..2_000_000_u64, any::<u64>()), 0..6),
         (cost, actual) in (any::<u64>(), any::<u64>()),
     ) {
-        let (cost, actual) = (cost % (limit.capacity() + 2), actual % (limit.capacity() + 2));
+        let (cost, actual) = (1 + cost % (limit.capacity() + 1), actual % (limit.capacity() + 2));
         let (settled, checked) = (Desk::new(&limit, &past), Desk::new(&limit, &past));
         let before = settled.state();
         match settled.reserve_and_settle(cost, actual) {

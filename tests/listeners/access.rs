@@ -107,3 +107,17 @@ async fn a_token_that_is_replaced_is_known_without_a_restart() {
     assert_eq!(status(&server, "GET", "/v1/rules", Some("renewed-0123456789abcdef")).await, 200);
     server.stop().await;
 }
+
+/// They are compared by their digests, all of them and in constant time; so nothing but the whole token is one.
+#[tokio::test]
+async fn neither_a_part_of_a_token_nor_more_than_it_is_a_token() {
+    let scratch = Scratch::new("listener-part-of-token");
+    let server = with_tokens(&scratch).await;
+    let longer = format!("{WRITE}0");
+    let last_differs = format!("{}0", &WRITE[..WRITE.len() - 1]);
+    for wrong in [&WRITE[..WRITE.len() - 1], &WRITE[1..], &longer, &last_differs, &WRITE.to_uppercase()] {
+        assert_eq!(status(&server, "GET", "/v1/rules", Some(wrong)).await, 401, "{wrong}");
+    }
+    assert_eq!(status(&server, "GET", "/v1/rules", Some(WRITE)).await, 200);
+    server.stop().await;
+}

@@ -104,3 +104,26 @@ async fn what_is_no_http_is_refused_and_harms_nobody() {
     assert!(server.serves().await);
     server.stop().await;
 }
+
+/// How long each takes is measured in `bench/`; here everybody is answered while the flood stands.
+#[tokio::test]
+async fn while_a_flood_of_slow_clients_stands_others_are_answered() {
+    let server = Running::start(Options::default()).await;
+    let begun = "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{";
+    let mut flood = Vec::new();
+    for number in 0..400 {
+        let mut stream = server.connect().await;
+        // Silent, in the middle of a line, in the middle of a body, in the middle of the preface of HTTP/2.
+        let said = [&b""[..], b"POST /v1/che", begun.as_bytes(), b"PRI * HTTP/2.0\r\n\r\nSM"][number % 4];
+        stream.write_all(said).await.unwrap();
+        flood.push(stream);
+    }
+    for round in 0..50 {
+        for stream in flood.iter_mut().skip(round % 4).step_by(4) {
+            let _ = stream.write_all(b" ").await; // who is cut off already is no help to the flood
+        }
+        assert!(server.serves().await, "round {round}");
+    }
+    drop(flood);
+    server.stop().await;
+}

@@ -8,3 +8,4 @@ mod floods;
 mod http2;
 mod server;
 mod tls;
+mod unread;

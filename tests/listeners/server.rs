@@ -107,6 +107,7 @@ pub(crate) fn impatient() -> Patience {
         handshake: soon,
         head: soon,
         request: soon,
+        unread: soon,
         farewell: soon,
         drain: soon,
         ..Patience::default()

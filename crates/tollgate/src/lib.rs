@@ -50,7 +50,9 @@ pub use reserve::{ReservationId, ReservationIdError, ReserveError, Reserved, Set
 pub use store::leased::{Held, LeaseStats, LeasedStore};
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisBuilder, RedisConfigError, RedisStats, RedisStore};
-pub use store::{About, AnyStore, Bounds, MemoryStats, MemoryStore, NoteName, Store, StoreError};
+pub use store::{
+    About, AnyStore, Bounds, Difference, Due, MemoryStats, MemoryStore, NoteName, Store, StoreError,
+};
 pub use tollgate_core as core;
 pub use tollgate_core::limit::Ticks;
 pub use tollgate_core::{

@@ -155,7 +155,7 @@ impl<S: Store> Keeper<S> {
         Ok(Pass { headers, delay: answer.delay(), reservation })
     }
 
-    /// Checks a request that is settled later.
+    /// Checks a request that is settled later. It takes at least 1 until then, whatever its estimate.
     async fn reserve(
         &self,
         Reserve { ttl, desk }: &Reserve,
@@ -163,6 +163,7 @@ impl<S: Store> Keeper<S> {
         cost: u64,
         patience: Micros,
     ) -> Result<(Answer, Option<Reservation>), Refusal> {
+        let cost = cost.max(1);
         let reserved = self.limiter.reserve_within(facts, cost, *ttl, patience).await;
         let reserved = reserved.map_err(|error| Refusal::unkept(&error, self.ids.next()))?;
         Ok((reserved.answer, Some(Reservation::new(reserved.reservation, cost, desk))))

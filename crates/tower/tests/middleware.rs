@@ -16,7 +16,9 @@ use http::{HeaderName, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollgate::core::algorithm::State;
 use tollgate::core::{HeaderForm, HeaderSet, Hit, PartitionSecret, ResetForm, Verdict, Verdicts};
-use tollgate::{Clock, Descriptor, Limiter, Micros, NoteName, Store, StoreError, Timestamp, rules};
+use tollgate::{
+    Clock, Descriptor, Due, Limiter, Micros, NoteName, ReservationId, Store, StoreError, Timestamp, rules,
+};
 use tollgate_tower::{Identify, MaxWait, TollgateLayer};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
@@ -344,6 +346,9 @@ impl Store for Gone {
         Err(StoreError::Unreachable)
     }
     async fn recall(&self, _: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
+        Err(StoreError::Unreachable)
+    }
+    async fn settle(&self, _: ReservationId, _: &[Due<'_>], _: Micros) -> Result<Vec<u64>, StoreError> {
         Err(StoreError::Unreachable)
     }
     fn clock(&self) -> &Clock {

@@ -28,9 +28,9 @@ pub(super) struct ReserveBody<'a> {
     #[serde(borrow, default)]
     #[schema(value_type = Option<Facts>, example = json!({"user_id": "42", "plan": "free"}))]
     attributes: Option<Attributes<'a>>,
-    /// What it will take, as far as anybody knows.
+    /// What it will take, as far as anybody knows; at least 1.
     #[serde(default = "one")]
-    #[schema(value_type = u64, default = 1, maximum = 9007199254740991_i64)]
+    #[schema(value_type = u64, default = 1, minimum = 1, maximum = 9007199254740991_i64)]
     cost: Whole,
     /// How long there is to settle, in milliseconds. After that it counts as spent.
     #[serde(default = "a_minute")]
@@ -177,6 +177,7 @@ fn unkept(error: &ReserveError) -> Problem {
     let title = "the reservation cannot be kept";
     match error {
         ReserveError::TooLong { .. } => Problem::bad_body("attributes", error.to_string()),
+        ReserveError::Nothing => Problem::bad_body("cost", error.to_string()),
         _ => Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, error.to_string()).retry_after(1),
     }
 }

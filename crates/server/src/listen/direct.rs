@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::{MAX_HEAD_BYTES, Patience, Traffic, panicked};
+use super::{MAX_HEAD_BYTES, Traffic, panicked};
 use crate::http::{App, MAX_BODY_BYTES, Prefer};
 
 /// How a check begins.
@@ -38,7 +38,8 @@ pub(super) struct Direct<'c> {
     /// None where checks are not answered here.
     pub(super) app: Option<&'c App>,
     pub(super) traffic: &'c Traffic,
-    pub(super) patience: &'c Patience,
+    /// So long a connection may say nothing.
+    pub(super) silence: Duration,
 }
 
 /// What the bytes of a connection begin with.
@@ -69,7 +70,7 @@ impl Direct<'_> {
         mut open: watch::Receiver<()>,
     ) -> Option<BytesMut> {
         let (mut read, mut answers) = (BytesMut::new(), Vec::new());
-        let mut silence = pin!(sleep(self.patience.head));
+        let mut silence = pin!(sleep(self.silence));
         let mut stopped = pin!(async move { while open.changed().await.is_ok() {} });
         loop {
             if self.traffic.stopping.load(Ordering::Relaxed) {
@@ -83,7 +84,7 @@ impl Direct<'_> {
                     read.advance(end);
                 }
                 (Seen::Part, app) if app.is_some() || read.len() < HTTP2.len() => {
-                    self.send(stream, &mut answers).await?;
+                    send(stream, &mut answers).await?;
                     let came = match read.is_empty() {
                         true => self.begin(stream, &mut read, silence.as_mut(), stopped.as_mut()).await,
                         false => go_on(stream, &mut read).await,
@@ -97,10 +98,10 @@ impl Direct<'_> {
                 _ => break,
             }
             if answers.len() >= MOST_UNSENT {
-                self.send(stream, &mut answers).await?;
+                send(stream, &mut answers).await?;
             }
         }
-        self.send(stream, &mut answers).await?;
+        send(stream, &mut answers).await?;
         Some(read)
     }
 
@@ -126,7 +127,7 @@ impl Direct<'_> {
         stopped: Pin<&mut impl Future<Output = ()>>,
     ) -> Came {
         // One timer for the whole connection, moved only when it goes off.
-        let ends = Instant::now() + self.patience.head;
+        let ends = Instant::now() + self.silence;
         read.reserve(ROOM);
         let more = async {
             match stream.read_buf(read).await {
@@ -147,21 +148,17 @@ impl Direct<'_> {
             } => Came::End,
         }
     }
+}
 
-    /// Sends what was answered. A client that does not take it in time is given up.
-    async fn send(&self, stream: &mut (impl AsyncWrite + Unpin), answers: &mut Vec<u8>) -> Option<()> {
-        if answers.is_empty() {
-            return Some(());
-        }
-        let sent = async {
-            stream.write_all(answers).await?;
-            stream.flush().await
-        };
-        let sent = timeout(self.patience.request, sent).await;
-        answers.clear();
-        answers.shrink_to(ROOM);
-        sent.ok()?.ok()
+/// Sends what was answered; none where the client has gone, or does not take it.
+async fn send(stream: &mut (impl AsyncWrite + Unpin), answers: &mut Vec<u8>) -> Option<()> {
+    if answers.is_empty() {
+        return Some(());
     }
+    stream.write_all(answers).await.ok()?;
+    answers.clear();
+    answers.shrink_to(ROOM);
+    stream.flush().await.ok()
 }
 
 /// Reads on in a request that has begun; not for long.

@@ -2,11 +2,12 @@
 //! is asked for.
 //!
 //! Nobody is waited for without an end. A client has so long for its handshake and for the head of a request, a request
-//! has so long for its answer, and whoever comes when all places are taken is turned away at once: those who are being
-//! served do not notice.
+//! has so long for its answer, the answer so long to be read, and whoever comes when all places are taken is turned away
+//! at once: those who are being served do not notice.
 
 mod direct;
 mod rewound;
+mod stall;
 mod tls;
 
 use std::convert::Infallible;
@@ -14,7 +15,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -47,6 +48,7 @@ use crate::server::Config;
 use crate::telemetry::{Observe, REQUEST_ID};
 use direct::{Direct, HTTP2};
 use rewound::Rewound;
+use stall::{Flowing, Unread};
 pub use tls::{TlsError, TlsFiles};
 
 /// Request heads beyond this are answered 431.
@@ -67,6 +69,8 @@ pub struct Patience {
     pub head: Duration,
     /// For a request to be answered, its body included.
     pub request: Duration,
+    /// For a client to read on, while there is an answer for it.
+    pub unread: Duration,
     /// When the server is told to stop, every answer says so for so long before it stops accepting: clients who are
     /// about to ask are told where they stand, instead of meeting a closed door.
     pub farewell: Duration,
@@ -81,6 +85,7 @@ impl Default for Patience {
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(60),
             request: Duration::from_secs(30),
+            unread: Duration::from_secs(30),
             farewell: Duration::from_millis(200),
             drain: Duration::from_secs(10),
         }
@@ -133,8 +138,8 @@ impl Listener {
     pub(crate) async fn serve(self, app: App, stop: impl Future<Output = ()>) {
         let router = router(app.clone());
         let connections = GracefulShutdown::new();
-        let (open, until_closed) = watch::channel(());
-        let doors = Doors { app, router, until_closed };
+        let (open, closing) = watch::channel(());
+        let doors = Doors { app, router, closing };
         let places = Arc::new(Semaphore::new(self.patience.connections));
         let mut stop = pin!(async {
             stop.await;
@@ -144,7 +149,13 @@ impl Listener {
         loop {
             tokio::select! {
                 accepted = self.socket.accept() => match accepted {
-                    Ok((stream, peer)) => self.welcome(stream, Peer(peer), &doors, &places, &connections),
+                    Ok((stream, peer)) => match Arc::clone(&places).try_acquire_owned() {
+                        Ok(place) => {
+                            let connection = self.connection(Peer(peer), &doors, place);
+                            self.welcome(stream, connection, connections.watcher());
+                        }
+                        Err(_) => self.turn_away(),
+                    },
                     Err(error) => pause_after(&error).await,
                 },
                 () = &mut stop => break,
@@ -157,37 +168,35 @@ impl Listener {
         }
     }
 
-    fn welcome(
-        &self,
-        stream: TcpStream,
-        peer: Peer,
-        doors: &Doors,
-        places: &Arc<Semaphore>,
-        connections: &GracefulShutdown,
-    ) {
-        let Ok(place) = Arc::clone(places).try_acquire_owned() else {
-            if self.traffic.turned_away.fetch_add(1, Ordering::Relaxed).is_power_of_two() {
-                let most = self.patience.connections;
-                tracing::warn!(most, "all places are taken: connections are turned away");
-            }
-            return;
-        };
-        self.traffic.accepted.fetch_add(1, Ordering::Relaxed);
-        // Answers are small and written at once; waiting to fill a packet only delays them.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "no TCP_NODELAY");
+    fn turn_away(&self) {
+        if self.traffic.turned_away.fetch_add(1, Ordering::Relaxed).is_power_of_two() {
+            let most = self.patience.connections;
+            tracing::warn!(most, "all places are taken: connections are turned away");
         }
-        let connection = Connection {
+    }
+
+    fn connection(&self, peer: Peer, doors: &Doors, place: OwnedSemaphorePermit) -> Connection {
+        Connection {
             peer,
             doors: doors.clone(),
             patience: self.patience,
             observe: self.observe.clone(),
             traffic: Arc::clone(&self.traffic),
             _place: place,
-        };
-        let watcher = connections.watcher();
+        }
+    }
+
+    fn welcome(&self, stream: TcpStream, connection: Connection, watcher: Watcher) {
+        self.traffic.accepted.fetch_add(1, Ordering::Relaxed);
+        // Answers are small and written at once; waiting to fill a packet only delays them.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "no TCP_NODELAY");
+        }
         match &self.tls {
-            None => drop(tokio::spawn(connection.serve_checks(stream, watcher))),
+            None => {
+                let stream = Flowing::new(stream, connection.patience.unread);
+                drop(tokio::spawn(connection.serve_checks(stream, watcher)));
+            }
             Some(tls) => {
                 let tls = Arc::clone(&tls.get());
                 drop(tokio::spawn(connection.serve_tls(stream, tls, watcher)));
@@ -201,8 +210,8 @@ impl Listener {
 struct Doors {
     app: App,
     router: Router,
-    /// Closed when the server stops.
-    until_closed: watch::Receiver<()>,
+    /// At its end once nobody is waited for who has not asked yet.
+    closing: watch::Receiver<()>,
 }
 
 /// What a connection needs for as long as it lasts.
@@ -224,8 +233,8 @@ impl Connection {
         watcher: Watcher,
     ) {
         let app = Some(&self.doors.app).filter(|app| self.observe.is_off() && app.checks_are_open());
-        let direct = Direct { app, traffic: &self.traffic, patience: &self.patience };
-        let Some(read) = direct.serve(&mut stream, self.doors.until_closed.clone()).await else { return };
+        let direct = Direct { app, traffic: &self.traffic, silence: self.patience.head };
+        let Some(read) = direct.serve(&mut stream, self.doors.closing.clone()).await else { return };
         // Without TLS nobody says which version it is to be.
         let is_http2 = read.starts_with(HTTP2);
         let stream = Rewound::new(read.freeze(), stream);
@@ -236,18 +245,30 @@ impl Connection {
     }
 
     async fn serve_tls(self, stream: TcpStream, tls: Arc<ServerConfig>, watcher: Watcher) {
-        let handshake = TlsAcceptor::from(tls).accept(stream);
-        match tokio::time::timeout(self.patience.handshake, handshake).await {
-            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
+        let handshake = TlsAcceptor::from(tls).accept(Flowing::new(stream, self.patience.unread));
+        // What a handshake needs is gone before the connection is served.
+        match self.within(self.patience.handshake, Box::pin(handshake)).await {
+            Some(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
                 Box::pin(self.serve_http2(stream, watcher)).await;
             }
-            Ok(Ok(stream)) => self.serve_checks(stream, watcher).await,
+            Some(Ok(stream)) => self.serve_checks(stream, watcher).await,
             failed => {
                 self.traffic.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-                if let Ok(Err(error)) = failed {
+                if let Some(Err(error)) = failed {
                     tracing::debug!(%error, "no TLS");
                 }
             }
+        }
+    }
+
+    /// What a client does before it asks anything; none where it takes too long, or the server stops.
+    async fn within<T>(&self, patience: Duration, begin: impl Future<Output = T>) -> Option<T> {
+        let mut closing = self.doors.closing.clone();
+        tokio::select! {
+            biased;
+            done = begin => Some(done),
+            _ = closing.changed() => None,
+            () = tokio::time::sleep(patience) => None,
         }
     }
 
@@ -261,8 +282,11 @@ impl Connection {
             .timer(TokioTimer::new())
             .header_read_timeout(self.patience.head)
             .max_buf_size(MAX_HEAD_BYTES)
-            .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request, &hangup)));
-        until_hung_up(&hangup, watcher.watch(connection)).await;
+            .serve_connection(
+                TokioIo::new(stream),
+                service_fn(|request| self.answer(request, &hangup, None)),
+            );
+        until_hung_up(hangup.asked(), watcher.watch(connection)).await;
     }
 
     async fn serve_http2(
@@ -270,7 +294,7 @@ impl Connection {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         watcher: Watcher,
     ) {
-        let hangup = Hangup::default();
+        let (hangup, unread) = (Hangup::default(), Unread::default());
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(self.patience.head)
@@ -278,34 +302,51 @@ impl Connection {
             .max_pending_accept_reset_streams(MAX_RESETS)
             .max_local_error_reset_streams(MAX_RESETS)
             .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
-            .serve_connection(TokioIo::new(stream), service_fn(|request| self.answer(request, &hangup)));
-        until_hung_up(&hangup, watcher.watch(connection)).await;
+            .serve_connection(
+                TokioIo::new(stream),
+                service_fn(|request| self.answer(request, &hangup, Some(&unread))),
+            );
+        let does_not_read = async {
+            tokio::select! {
+                () = hangup.asked() => {}
+                () = unread.for_longer_than(self.patience.unread) => {}
+            }
+        };
+        until_hung_up(does_not_read, watcher.watch(connection)).await;
     }
 
-    /// What becomes of a request.
+    /// What becomes of a request. On the heap: a connection that is silent has no place for one.
     fn answer(
         &self,
         mut request: Request<Incoming>,
         hangup: &Hangup,
-    ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
+        unread: Option<&Unread>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>> {
         let (peer, observe) = (self.peer, self.observe.clone());
         let (router, within, traffic) =
             (self.doors.router.clone(), self.patience.request, Arc::clone(&self.traffic));
         let is_http1 = request.version() < Version::HTTP_2;
         request.extensions_mut().insert(peer);
-        // Only listeners are ever hung up on, and every other request is better off without one more allocation.
+        let mut unread = unread.cloned();
+        // Who listens to events is hung up on by whoever tells them, and every other request is better off without one
+        // more allocation.
         if request.uri().path() == EVENTS {
             request.extensions_mut().insert(hangup.clone());
+            unread = None;
         }
         let request = request.map(Body::new);
-        async move {
+        Box::pin(async move {
             let answered = |request| answer(router, request, within, &traffic);
             let answer = match observe.is_off() {
                 true => answered(request).await,
                 false => looked_at(&observe, request, answered).await,
             };
-            Ok(if is_http1 { and_close(answer, &traffic) } else { answer })
-        }
+            let answer = if is_http1 { and_close(answer, &traffic) } else { answer };
+            Ok(match unread {
+                None => answer,
+                Some(unread) => answer.map(|body| unread.watch(body)),
+            })
+        })
     }
 }
 
@@ -340,14 +381,17 @@ async fn looked_at<F: Future<Output = Response>>(
 }
 
 /// Serves to the end of the connection, or until we lose patience with a client that does not read.
-async fn until_hung_up(hangup: &Hangup, connection: impl Future<Output = hyper::Result<()>>) {
+async fn until_hung_up(
+    lost_patience: impl Future<Output = ()>,
+    connection: impl Future<Output = hyper::Result<()>>,
+) {
     tokio::select! {
         ended = connection => {
             if let Err(error) = ended {
                 tracing::debug!(%error, "connection ended");
             }
         }
-        () = hangup.asked() => tracing::info!("hung up on a client that does not read"),
+        () = lost_patience => tracing::info!("hung up on a client that does not read"),
     }
 }
 
@@ -380,8 +424,10 @@ async fn pause_after(error: &io::Error) {
 #[cfg(test)]
 mod tests {
     use axum::routing::get;
+    use tollgate::{AnyStore, Limiter, MemoryStore, RuleSet};
 
     use super::*;
+    use crate::http::RulesHome;
 
     async fn asked(router: Router) -> (StatusCode, Arc<Traffic>) {
         let traffic = Arc::new(Traffic::default());
@@ -397,6 +443,28 @@ mod tests {
         let (status, traffic) = asked(panics).await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(traffic.panics.load(Ordering::Relaxed), 1);
+    }
+
+    /// What hyper keeps for a connection is 16 KiB of buffers, and none before there is something for it to do.
+    #[tokio::test]
+    async fn a_connection_takes_little_memory_while_nothing_is_asked() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(socket.local_addr().unwrap()).await.unwrap();
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let limiter = Limiter::new(RuleSet::default(), AnyStore::from(MemoryStore::new()));
+        let app = App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned()));
+        let connection = Connection {
+            peer: Peer("127.0.0.1:1".parse().unwrap()),
+            doors: Doors { app, router: Router::new(), closing: watch::channel(()).1 },
+            patience: Patience::default(),
+            observe: Observe::nothing(),
+            traffic: Arc::default(),
+            _place: place,
+        };
+        let stream = Flowing::new(stream, Duration::from_secs(30));
+        let served = connection.serve_checks(stream, GracefulShutdown::new().watcher());
+        let size = size_of_val(&served);
+        assert!(size <= 2_048, "{size} bytes");
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,8 +7,8 @@ use tollgate_core::{Descriptor, Hit, Micros, Outcome, Timestamp, Verdict, Verdic
 
 use crate::clock::Clock;
 use crate::rules;
-use crate::store::{NoteName, Store, StoreError};
-use crate::{Answer, Limiter};
+use crate::store::{Due, NoteName, Store, StoreError};
+use crate::{Answer, Limiter, ReservationId};
 
 /// A store that is never there.
 #[derive(Debug)]
@@ -57,6 +57,10 @@ impl Store for Away {
     }
 
     async fn recall(&self, _: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
+        Err(StoreError::Timeout)
+    }
+
+    async fn settle(&self, _: ReservationId, _: &[Due<'_>], _: Micros) -> Result<Vec<u64>, StoreError> {
         Err(StoreError::Timeout)
     }
 }

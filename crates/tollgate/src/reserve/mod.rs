@@ -9,7 +9,8 @@
 //!
 //! The note is in the store, so any node that shares it can settle. It says what was charged where and when: what is
 //! given back is undone exactly ([`Store::undo`]), and what time has taken back already is not given a second time.
-//! A process that dies on the way, and an answer of the store that gets lost, leave what was reserved spent.
+//! Each bucket is settled once, with a receipt ([`Store::settle`]): whoever got no answer settles again, and neither pays
+//! twice nor gets away with too little.
 
 mod id;
 mod note;
@@ -32,8 +33,8 @@ const LONGEST: Micros = Micros::new(86_400_000_000);
 pub struct Reserved {
     /// The decision, as a check would have made it.
     pub answer: Answer,
-    /// What to settle. None where the store charged nothing: the request may not pass, no limit applies, or the store
-    /// is away and each rule's policy decided.
+    /// What to settle. None where the store charged nothing that a settlement could change: the request may not pass, no
+    /// limit applies or none that counts by the request's cost, or the store is away and each rule's policy decided.
     pub reservation: Option<ReservationId>,
 }
 
@@ -50,6 +51,9 @@ pub enum ReserveError {
         /// So long.
         size: usize,
     },
+    /// It costs nothing, so anybody could have any number of them kept.
+    #[error("a reservation of nothing is not kept; reserve at least 1, and what is not needed is given back")]
+    Nothing,
     /// The system has no random numbers for its name.
     #[error("no random numbers for the name of a reservation")]
     Unnamed,
@@ -57,7 +61,7 @@ pub enum ReserveError {
 
 impl<S: Store> Limiter<S> {
     /// Decides one request as [`check`](Self::check) does, and keeps a note of what it was charged for so long (from a
-    /// millisecond to a day), so that it can be [settled](Self::settle) with the true cost.
+    /// millisecond to a day), so that it can be [settled](Self::settle) with the true cost. The estimate is at least 1.
     ///
     /// ```
     /// use tollgate::{Descriptor, Limiter, MemoryStore, Micros, rules};
@@ -102,7 +106,7 @@ impl<S: Store> Limiter<S> {
         ttl: Micros,
         patience: Micros,
     ) -> Result<Reserved, ReserveError> {
-        let id = ReservationId::random().map_err(|_| ReserveError::Unnamed)?;
+        let id = name_for(cost)?;
         let answer = self.check_within(request, cost, patience).await;
         self.keep(id, answer, request, cost, ttl).await
     }
@@ -120,7 +124,7 @@ impl<S: Store> Limiter<S> {
         cost: u64,
         ttl: Micros,
     ) -> Result<Reserved, ReserveError> {
-        let id = ReservationId::random().map_err(|_| ReserveError::Unnamed)?;
+        let id = name_for(cost)?;
         let answer = self.check_by(rules, request, cost).await;
         self.keep(id, answer, request, cost, ttl).await
     }
@@ -156,6 +160,14 @@ impl<S: Store> Limiter<S> {
     /// Undoes a reservation that nobody will settle. If this fails, the charge stays; the store counts that.
     async fn give_back(&self, note: &Note, cost: u64) {
         let _ = self.undo_reserved(note, cost).await;
+    }
+}
+
+/// A name for a reservation of so much.
+fn name_for(cost: u64) -> Result<ReservationId, ReserveError> {
+    match cost {
+        0 => Err(ReserveError::Nothing),
+        _ => ReservationId::random().map_err(|_| ReserveError::Unnamed),
     }
 }
 

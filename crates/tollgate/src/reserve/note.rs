@@ -48,7 +48,7 @@ struct OwnLimit {
 }
 
 impl Note {
-    /// What to remember of an answer; nothing where the store charged nothing.
+    /// What to remember of an answer; nothing where the store charged nothing that a settlement could change.
     pub(super) fn of(answer: &Answer, request: &Descriptor<'_>, cost: u64, ttl: Micros) -> Option<Self> {
         if !answer.allowed() {
             return None;
@@ -59,7 +59,8 @@ impl Note {
         let mut charged = Vec::new();
         for tier in at_store {
             let rule = answer.rules().rule(tier.rule);
-            let Some(bucket) = Charged::of(rule, request, tier.verdict.at) else { continue };
+            let bucket = Charged::of(rule, request, tier.verdict.at).filter(|bucket| bucket.price > 0);
+            let Some(bucket) = bucket else { continue };
             charged.push(bucket);
             let counted = rule.pattern().attributes();
             let known = counted.filter_map(|name| Some((name.to_owned(), request.text(name)?.into_owned())));

@@ -1,16 +1,11 @@
 //! The second half: the true cost is known.
 
-use std::mem;
-
-use tollgate_core::{Descriptor, Enforcement, Hit, Hits, Micros, Verdicts};
+use tollgate_core::{Descriptor, Enforcement, Hits, Micros, Verdicts};
 
 use super::id::ReservationId;
 use super::note::{Note, Reserved};
 use crate::limiter::Limiter;
-use crate::store::{About, Store, StoreError};
-
-/// How often what is missing is asked for, where others take what was there a moment ago.
-const TRIES: usize = 4;
+use crate::store::{About, Difference, Due, Store, StoreError};
 
 /// What came of a reservation, in the cost of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +31,9 @@ pub enum SettleError {
     /// There is none of that name, or its time is over and what was reserved is spent.
     #[error("no such reservation; its time is over and it counts as spent, or there never was one")]
     Gone,
-    /// The store gave no answer. What was reserved may stay spent, and what is missing unpaid: settling again answers,
-    /// but does nothing more once somebody was the first.
-    #[error("the reservation may not be settled")]
+    /// The store gave no answer, and may or may not have settled. Settle again: what was done is not done twice, and what
+    /// was not is made up for.
+    #[error("the reservation may not be settled; settle it again")]
     Store(#[from] StoreError),
 }
 
@@ -54,6 +49,16 @@ impl Settled {
         }
     }
 
+    /// What has to be settled with a bucket, and what a cost of 1 takes there; none where there is no difference.
+    fn with<'h>(&self, bucket: &'h Reserved<'_>, request: &'h Descriptor<'_>) -> Option<(Due<'h>, u64)> {
+        let (cost, difference) = match self.charged {
+            0 => (self.refunded, Difference::Rest(bucket.verdict().at)),
+            more => (more, Difference::Missing),
+        };
+        let hit = bucket.hit(request, cost)?;
+        Some((Due { hit, difference }, bucket.price()))
+    }
+
     fn with_unpaid(self, unpaid: u64) -> Self {
         Settled { charged: self.charged.saturating_sub(unpaid), unpaid, ..self }
     }
@@ -64,9 +69,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// Less than was reserved: the rest is given back where and when it was charged, so that a window that has passed
     /// gives nothing. More: the difference was spent in truth, so it is charged without asking, to each limit as far as
-    /// it has something left. Settling again, with whatever cost, changes nothing and answers what the first did; while
-    /// the first is still at it, what it set out to do. Rules that are no longer there, or count otherwise by now, are
-    /// left alone.
+    /// it has something left. Only the first cost counts. Settling again, with whatever cost, answers the same and changes
+    /// nothing; if the first was cut short, by a store that went away, it finishes that. Rules that are no longer there,
+    /// or count otherwise by now, are left alone.
     ///
     /// # Errors
     ///
@@ -74,35 +79,33 @@ impl<S: Store> Limiter<S> {
     pub async fn settle(&self, id: ReservationId, actual: u64) -> Result<Settled, SettleError> {
         let kept = self.store().recall(id.note(About::Reserved)).await?;
         let note = kept.as_deref().and_then(Note::read).ok_or(SettleError::Gone)?;
-        let ttl = Micros::new(note.ttl_us);
-        let mine = actual.to_string();
-        if let Some(first) = self.store().keep(id.note(About::Settled), mine.as_bytes(), ttl).await? {
-            return self.settled_before(id, &note, &first).await;
-        }
-        let planned = Settled::planned(&note, actual);
-        self.undo_reserved(&note, planned.refunded).await?;
-        let settled = planned.with_unpaid(self.charge_missing(&note, planned.charged).await?);
-        if settled.unpaid > 0 {
-            let unpaid = settled.unpaid.to_string();
-            self.store().keep(id.note(About::Unpaid), unpaid.as_bytes(), ttl).await?;
-        }
-        Ok(settled)
+        let (mine, ttl) = (actual.to_string(), Micros::new(note.ttl_us));
+        let first = self.store().keep(id.note(About::Settled), mine.as_bytes(), ttl).await?;
+        let planned = match &first {
+            None => Settled::planned(&note, actual),
+            Some(first) => Settled::planned(&note, number(first).ok_or(SettleError::Gone)?),
+        };
+        let unpaid = self.settle_buckets(id, &note, &planned).await?;
+        Ok(Settled { already_settled: first.is_some(), ..planned.with_unpaid(unpaid) })
     }
 
-    /// What the first did.
-    async fn settled_before(
+    /// Gives back or charges the difference, in each bucket on its own and once; answers what did not fit.
+    async fn settle_buckets(
         &self,
         id: ReservationId,
         note: &Note,
-        first: &[u8],
-    ) -> Result<Settled, SettleError> {
-        let planned = Settled::planned(note, number(first).ok_or(SettleError::Gone)?);
-        let unpaid = match planned.charged {
-            0 => None,
-            _ => self.store().recall(id.note(About::Unpaid)).await?,
-        };
-        let settled = planned.with_unpaid(unpaid.as_deref().and_then(number).unwrap_or(0));
-        Ok(Settled { already_settled: true, ..settled })
+        planned: &Settled,
+    ) -> Result<u64, StoreError> {
+        let (rules, request) = (self.rules(), note.request());
+        let buckets = note.buckets(&rules, &request);
+        let due = buckets.iter().filter_map(|bucket| planned.with(bucket, &request));
+        let (due, prices): (Vec<Due<'_>>, Vec<u64>) = due.unzip();
+        if due.is_empty() {
+            return Ok(0);
+        }
+        let moved = self.store().settle(id, &due, Micros::new(note.ttl_us)).await?;
+        let unpaid = due.iter().zip(prices).zip(moved).map(|((due, price), moved)| due.unpaid(price, moved));
+        Ok(unpaid.max().unwrap_or(0))
     }
 
     /// Gives so much of a reservation back.
@@ -116,58 +119,16 @@ impl<S: Store> Limiter<S> {
         }
         self.store().undo(&hits, &charged, &mut Verdicts::new()).await.map(drop)
     }
-
-    /// Charges what is missing, each limit on its own and down to nothing at most; answers what did not fit.
-    async fn charge_missing(&self, note: &Note, cost: u64) -> Result<u64, StoreError> {
-        let (rules, request) = (self.rules(), note.request());
-        let buckets = note.buckets(&rules, &request);
-        let due = |bucket| Due::of(bucket, &request, cost);
-        let (mut due, mut hits): (Vec<Due>, Hits<'_>) = buckets.iter().filter_map(due).unzip();
-        let mut unpaid = 0;
-        for last in (0..TRIES).map(|try_number| try_number + 1 == TRIES) {
-            if hits.is_empty() {
-                break;
-            }
-            let mut verdicts = Verdicts::new();
-            self.store().charge(&hits, &mut verdicts).await?;
-            let asked = mem::take(&mut due).into_iter().zip(mem::take(&mut hits)).zip(verdicts);
-            for ((mut due_here, mut hit), verdict) in asked {
-                if verdict.allowed {
-                    due_here.left -= hit.demand.cost;
-                } else if verdict.remaining > 0 && !last {
-                    hit.demand.cost = verdict.remaining.min(hit.demand.cost);
-                    due.push(due_here);
-                    hits.push(hit);
-                    continue;
-                }
-                unpaid = unpaid.max(due_here.unpaid());
-            }
-        }
-        Ok(unpaid)
-    }
 }
 
-/// What a limit has still to be charged.
-#[derive(Debug)]
-struct Due {
-    left: u64,
-    price: u64,
-    enforcement: Enforcement,
-}
-
-impl Due {
-    /// The whole, and the hit that asks for it: on its own, since it stops nobody.
-    fn of<'h>(bucket: &'h Reserved<'_>, request: &'h Descriptor<'_>, cost: u64) -> Option<(Self, Hit<'h>)> {
-        let mut hit = bucket.hit(request, cost)?;
-        let enforcement = mem::replace(&mut hit.enforcement, Enforcement::Shadow);
-        Some((Due { left: hit.demand.cost, price: bucket.price(), enforcement }, hit))
-    }
-
+impl Due<'_> {
     /// What did not fit, in the cost of the request. A rule on trial has nobody's debts.
-    const fn unpaid(&self) -> u64 {
-        match self.enforcement {
-            Enforcement::Enforce => self.left.div_ceil(self.price),
-            Enforcement::Shadow => 0,
+    fn unpaid(&self, price: u64, moved: u64) -> u64 {
+        match (self.difference, self.hit.enforcement) {
+            (Difference::Missing, Enforcement::Enforce) => {
+                self.hit.demand.cost.saturating_sub(moved).div_ceil(price)
+            }
+            _ => 0,
         }
     }
 }

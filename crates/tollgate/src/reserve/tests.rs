@@ -87,11 +87,34 @@ async fn a_reservation_whose_time_is_over_is_spent() {
 }
 
 #[tokio::test]
-async fn a_reservation_of_nothing_can_be_settled_with_something() {
+async fn a_reservation_of_nothing_is_not_kept() {
     let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/d }]");
-    let id = reserve(&limiter, 0).await;
-    assert_eq!(limiter.settle(id, 30).await.unwrap().charged, 30);
+    assert_eq!(limiter.reserve(&user(), 0, MINUTE).await.unwrap_err(), ReserveError::Nothing);
+    let id = reserve(&limiter, 1).await;
+    assert_eq!(limiter.settle(id, 30).await.unwrap().charged, 29);
     assert_eq!(remaining(&limiter).await, [70]);
+}
+
+#[tokio::test]
+async fn a_reservation_over_forty_limits_is_kept() {
+    let rule = |number| {
+        format!("  - {{ name: of-forty-rules-number-{number}, key: 'user:{{user_id}}', limit: 100/h }}\n")
+    };
+    let (limiter, _) = limiter(&format!("rules:\n{}", (0..40).map(rule).collect::<String>()));
+    let id = reserve(&limiter, 30).await;
+    assert_eq!(limiter.settle(id, 10).await.unwrap().refunded, 20);
+    assert_eq!(remaining(&limiter).await, [90; 40]);
+}
+
+#[tokio::test]
+async fn a_settlement_that_is_repeated_answers_the_same_also_by_other_rules() {
+    let (limiter, _) = limiter(TIERS);
+    let id = reserve(&limiter, 40).await;
+    let first = limiter.settle(id, 120).await.unwrap();
+    assert_eq!((first.charged, first.unpaid), (60, 20));
+    limiter.set_rules(rules::parse("rules.yaml", TIERS.replace("100/h", "200/h").as_str()).unwrap());
+    assert_eq!(limiter.settle(id, 0).await.unwrap(), Settled { already_settled: true, ..first });
+    assert_eq!(remaining(&limiter).await[0], 100);
 }
 
 /// Waits before the settlement, and what is left then.
@@ -164,8 +187,8 @@ async fn rules_that_changed_meanwhile_are_left_alone() {
 async fn a_rule_whose_cost_an_attribute_says_takes_no_more_and_no_less() {
     let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/h, cost: size }]");
     let request = user().with("size", "20");
-    let id = limiter.reserve(&request, 40, MINUTE).await.unwrap().reservation.unwrap();
-    limiter.settle(id, 0).await.unwrap();
+    let reserved = limiter.reserve(&request, 40, MINUTE).await.unwrap();
+    assert!(reserved.answer.allowed() && reserved.reservation.is_none(), "there is nothing to settle");
     assert_eq!(limiter.peek(&request, 0).await.remaining(), Some(80));
 }
 

@@ -241,6 +241,51 @@ fn what_core_finds_is_put_where_it_was_written() {
     );
 }
 
+/// What is no number, none that counts, or too large to be exact.
+const ODD_NUMBERS: [&str; 12] = [
+    "0",
+    "-1",
+    "-0.5",
+    "1.5",
+    "NaN",
+    ".nan",
+    "inf",
+    "-.inf",
+    "1e400",
+    "9007199254740993",
+    "9223372036854775808",
+    "18446744073709551616",
+];
+
+#[test]
+fn odd_numbers_are_refused_wherever_they_are_written() {
+    for odd in ODD_NUMBERS {
+        let limits = [
+            format!("{odd}/s"),
+            format!("1/s burst {odd}"),
+            format!("1/{odd}s"),
+            format!("{odd} every 1s"),
+            format!("1 every {odd}s"),
+            format!("1/s queue {odd}"),
+        ];
+        for limit in limits.iter().filter(|limit| *limit != "1/s queue 0") {
+            let told = problem_of(&format!("limit: '{limit}'"));
+            assert!(told.starts_with("3:") && told.contains("limit"), "{limit}: {told}");
+            let as_json = format!("{{\"rules\": [{{\"key\": \"global\", \"limit\": \"{limit}\"}}]}}");
+            assert!(problem(&as_json).contains("limit"), "{as_json}");
+        }
+        // A word may be the name of an attribute.
+        if !matches!(odd, "NaN" | "inf") {
+            let told = problem_of(&format!("limit: 1/s\ncost: {odd}"));
+            assert!(told.starts_with("4:11:") && told.contains("cost"), "{odd}: {told}");
+        }
+        if odd != "0" {
+            let told = problem_of(&format!("limit: 1/s\nipv6_prefix: {odd}"));
+            assert!(told.starts_with("4:") && told.contains("ipv6_prefix"), "{odd}: {told}");
+        }
+    }
+}
+
 #[test]
 fn what_is_wrong_between_rules_points_at_the_later_one() {
     assert_eq!(

@@ -23,9 +23,10 @@ use self::leased::LeasedStore;
 #[cfg(feature = "redis")]
 use self::redis::RedisStore;
 use crate::clock::Clock;
+use crate::reserve::ReservationId;
 pub use memory::{Bounds, MemoryStats, MemoryStore};
 pub(crate) use note::LONGEST_NOTE;
-pub use note::{About, NoteName};
+pub use note::{About, Difference, Due, NoteName};
 
 /// Keeps buckets and charges them.
 ///
@@ -144,6 +145,21 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// The store could not be asked.
     fn recall(&self, name: NoteName) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+
+    /// Settles the buckets of a reservation, each on its own and once, and answers how much that moved for each.
+    ///
+    /// What is done to a bucket and the receipt of it are written together. Whoever asks again, within so long, is
+    /// answered from the receipt and changes nothing, so a settlement whose answer was lost may be repeated.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked about every bucket. Ask again: what was done is not done twice.
+    fn settle(
+        &self,
+        reservation: ReservationId,
+        due: &[Due<'_>],
+        ttl: Micros,
+    ) -> impl Future<Output = Result<Vec<u64>, StoreError>> + Send;
 }
 
 /// Why a store gave no answer.
@@ -395,5 +411,14 @@ impl Store for AnyStore {
 
     async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
         each!(self, store => store.recall(name))
+    }
+
+    async fn settle(
+        &self,
+        reservation: ReservationId,
+        due: &[Due<'_>],
+        ttl: Micros,
+    ) -> Result<Vec<u64>, StoreError> {
+        each!(self, store => store.settle(reservation, due, ttl))
     }
 }

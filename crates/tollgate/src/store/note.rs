@@ -1,9 +1,11 @@
 //! What a store remembers beside its buckets.
 
+use tollgate_core::{Hit, Timestamp};
+
 use crate::reserve::ReservationId;
 
-/// The longest note, in bytes.
-pub(crate) const LONGEST_NOTE: usize = 64 << 10;
+/// The longest note, in bytes: a reservation over forty limits with the usual names.
+pub(crate) const LONGEST_NOTE: usize = 8 << 10;
 
 /// Names a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,8 +23,8 @@ pub enum About {
     Reserved,
     /// That somebody settles it, and with how much.
     Settled,
-    /// What did not fit when it was settled.
-    Unpaid,
+    /// What that did to its buckets.
+    Receipt,
 }
 
 impl About {
@@ -31,7 +33,25 @@ impl About {
         match self {
             About::Reserved => "reserved",
             About::Settled => "settled",
-            About::Unpaid => "unpaid",
+            About::Receipt => "receipt",
         }
     }
+}
+
+/// What has to be settled with one bucket of a reservation; the hit's cost says how much.
+#[derive(Debug, Clone)]
+pub struct Due<'h> {
+    /// The bucket, and how much.
+    pub hit: Hit<'h>,
+    /// Who owes whom.
+    pub difference: Difference,
+}
+
+/// How a reservation was wrong about its cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Difference {
+    /// It was charged too much, at this instant: the rest is given back, as [`Store::undo`](crate::Store::undo) does.
+    Rest(Timestamp),
+    /// It was charged too little: what is missing is charged, down to nothing at most.
+    Missing,
 }

@@ -99,6 +99,7 @@ async fn a_limit_that_comes_along_can_be_reserved() {
 async fn what_does_not_fit_is_named() {
     let served = Served::with(HOURLY);
     for (line, body, path) in [
+        ("POST /v1/reserve", json!({"cost": 0}), "cost"),
         ("POST /v1/reserve", json!({"ttl_ms": 0}), "ttl_ms"),
         ("POST /v1/reserve", json!({"ttl_ms": 86_400_001}), "ttl_ms"),
         ("POST /v1/reserve", json!({"tll_ms": 1}), "tll_ms"),

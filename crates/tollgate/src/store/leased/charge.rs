@@ -7,11 +7,12 @@ use smallvec::SmallVec;
 use tokio::sync::futures::OwnedNotified;
 use tollgate_core::lease::{Parting, Step, Taken, Temper, is_lent};
 use tollgate_core::rule::Consistency;
-use tollgate_core::{Enforcement, Hit, Hits, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Enforcement, Hit, Hits, Micros, Timestamp, Verdict, Verdicts};
 
 use super::desk::{Desk, KeyHash, Outgoing};
 use super::{Shared, is_exact, temper};
-use crate::store::{Store as _, StoreError};
+use crate::reserve::ReservationId;
+use crate::store::{Due, Store as _, StoreError};
 
 /// So often a request looks at what is held, before Redis decides it.
 pub(super) const ROUNDS: usize = 3;
@@ -323,6 +324,21 @@ impl Shared {
         let (mut here, mut there) = (here.into_iter(), there.into_iter());
         verdicts.extend(hits.iter().filter_map(|hit| if is_local(hit) { here.next() } else { there.next() }));
         Ok(at)
+    }
+
+    pub(super) async fn settle(
+        &self,
+        reservation: ReservationId,
+        due: &[Due<'_>],
+        ttl: Micros,
+    ) -> Result<Vec<u64>, StoreError> {
+        let is_local = |due: &Due<'_>| due.hit.key.space().consistency() == Consistency::Local;
+        let (local, others): (Vec<_>, Vec<_>) = due.iter().cloned().partition(is_local);
+        let mut there = self.redis.settle(reservation, &others, ttl).await?.into_iter();
+        let mut here = self.shares.settle(reservation, &local, ttl).await?.into_iter();
+        let hits: Hits<'_> = others.into_iter().map(|due| due.hit).collect();
+        self.forget_refusals(&hits);
+        Ok(due.iter().filter_map(|due| if is_local(due) { here.next() } else { there.next() }).collect())
     }
 
     pub(super) async fn reset(

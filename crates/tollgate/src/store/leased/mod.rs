@@ -39,8 +39,9 @@ use self::desk::Desks;
 use self::owed::Owed;
 use self::share::Shares;
 use super::redis::RedisStore;
-use super::{NoteName, Store, StoreError};
+use super::{Due, NoteName, Store, StoreError};
 use crate::clock::Clock;
+use crate::reserve::ReservationId;
 
 /// Decides locally where rules allow it, and at Redis elsewhere.
 ///
@@ -282,6 +283,16 @@ impl Store for LeasedStore {
 
     async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
         self.shared.redis.recall(name).await
+    }
+
+    /// At Redis and in this node's shares; what is held here is left to decisions.
+    async fn settle(
+        &self,
+        reservation: ReservationId,
+        due: &[Due<'_>],
+        ttl: Micros,
+    ) -> Result<Vec<u64>, StoreError> {
+        self.shared.settle(reservation, due, ttl).await
     }
 
     async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 use tollgate_core::algorithm::State;
 use tollgate_core::limit::Rank;
-use tollgate_core::{Enforcement, Hit, Hits, Limit, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Enforcement, Hit, Hits, Limit, Micros, Timestamp, Verdict, Verdicts};
 
 use super::HEARTBEAT;
 use super::charge::put_back;
 use crate::clock::Clock;
-use crate::store::{Bounds, MemoryStore, Store, StoreError};
+use crate::reserve::ReservationId;
+use crate::store::{Bounds, Due, MemoryStore, Store, StoreError};
 
 /// The shares, and how many there are to share with.
 #[derive(Debug)]
@@ -87,6 +88,23 @@ impl Shares {
         let (own, then): (Hits<'_>, Verdicts) = own.unzip();
         self.buckets.undo(&own, &then, &mut Verdicts::new()).await?;
         self.ask(hits, &shares, verdicts, Verb::Peek).await
+    }
+
+    /// Settles with those that still have a share.
+    pub(super) async fn settle(
+        &self,
+        reservation: ReservationId,
+        due: &[Due<'_>],
+        ttl: Micros,
+    ) -> Result<Vec<u64>, StoreError> {
+        let share = |due: &Due<'_>| due.hit.limit.share_of(self.rank());
+        let shares: SmallVec<[Option<Limit>; 4]> = due.iter().map(share).collect();
+        let with_share = due.iter().zip(&shares).filter_map(|(due, share)| Some((due, share.as_ref()?)));
+        let own: Vec<Due<'_>> = with_share
+            .map(|(due, limit)| Due { hit: under(limit, &due.hit), difference: due.difference })
+            .collect();
+        let mut moved = self.buckets.settle(reservation, &own, ttl).await?.into_iter();
+        Ok(shares.iter().map(|share| share.as_ref().and_then(|_| moved.next()).unwrap_or(0)).collect())
     }
 
     pub(super) async fn reset(

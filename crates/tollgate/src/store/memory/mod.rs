@@ -14,6 +14,7 @@ mod limits;
 mod notes;
 mod packed;
 mod place;
+mod settle;
 mod shard;
 
 use std::collections::HashMap;
@@ -30,8 +31,9 @@ use self::limits::Limits;
 use self::notes::Notes;
 use self::packed::Content;
 use self::shard::{KeyHash, Shard, ShardBounds};
-use super::{NoteName, Store, StoreError, window};
+use super::{Due, NoteName, Store, StoreError, window};
 use crate::clock::Clock;
+use crate::reserve::ReservationId;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
 /// Buckets a shard is meant for; fewer buckets, fewer shards.
@@ -328,6 +330,15 @@ impl Store for MemoryStore {
 
     async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(self.notes.recall(name, self.clock.now()))
+    }
+
+    async fn settle(
+        &self,
+        reservation: ReservationId,
+        due: &[Due<'_>],
+        ttl: Micros,
+    ) -> Result<Vec<u64>, StoreError> {
+        self.settle_once(reservation, due, ttl)
     }
 }
 

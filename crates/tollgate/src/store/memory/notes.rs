@@ -59,14 +59,37 @@ impl Notes {
         if let Some(known) = kept.notes.get(&name) {
             return Ok(Some(known.text.to_vec()));
         }
-        // Whoever was promised a settlement has room for it.
-        let most = if name.about == About::Reserved { self.most } else { NOTES_EACH * self.most };
-        let fits = name.about != About::Reserved || kept.bytes + note.len() <= self.most_bytes;
-        if kept.notes.len() >= most || !fits {
-            return Err(StoreError::Rejected { code: "OOM" });
-        }
+        self.has_room(&kept, name.about, note.len())?;
         kept.add(name, Note { text: note.into(), until: now.after(ttl) });
         Ok(None)
+    }
+
+    /// The note of a name. Where there is none, it is written by whoever does what it says, and nobody else does that.
+    pub(super) fn once(
+        &self,
+        name: NoteName,
+        now: Timestamp,
+        ttl: Micros,
+        write: impl FnOnce() -> Vec<u8>,
+    ) -> Result<Vec<u8>, StoreError> {
+        let mut kept = self.kept.lock();
+        kept.forget(now);
+        if let Some(known) = kept.notes.get(&name) {
+            return Ok(known.text.to_vec());
+        }
+        self.has_room(&kept, name.about, 0)?;
+        let text = write();
+        kept.add(name, Note { text: text.as_slice().into(), until: now.after(ttl) });
+        Ok(text)
+    }
+
+    /// Whoever was promised a settlement has room for it.
+    fn has_room(&self, kept: &Kept, about: About, bytes: usize) -> Result<(), StoreError> {
+        let (most, fits) = match about {
+            About::Reserved => (self.most, kept.bytes + bytes <= self.most_bytes),
+            About::Settled | About::Receipt => (NOTES_EACH * self.most, true),
+        };
+        if kept.notes.len() < most && fits { Ok(()) } else { Err(StoreError::Rejected { code: "OOM" }) }
     }
 
     pub(super) fn recall(&self, name: NoteName, now: Timestamp) -> Option<Vec<u8>> {

@@ -5,14 +5,17 @@
 --
 -- KEYS      the bucket of each hit
 -- ARGV[1]   charge, peek, refund, undo, reset, lease, roll (below), or debit: a charge of as much of the cost as there
---           is
+--           is. `undo once` and `debit once` have one hit and a second key, the receipt: where it is there, nothing is
+--           done, and what it says is the answer
 -- ARGV[2]   microseconds since the epoch where time is injected; empty: Redis' own clock
 -- ARGV[2+i] hit i: algorithm, shadow, cost, patience, and the numbers of its limit (each branch below says which)
 -- ARGV[3+n] undo: the instant of the charge, after those of all n hits
 --           lease, which has one hit: node, sequence, left, returned, least, want, term (`core::lease::Call`)
+-- ARGV[#]   once: for how long the receipt is kept, in milliseconds
 --
 -- Answers   now, whether the request passes, clock steps, foreign values, and for each hit what was stored before:
 --           from that the node computes the numbers it tells. For a log, which may be long, the numbers themselves.
+--           In place of that, a settlement (`once`) answers how much it moved.
 --           A lease ends with what was granted, what was kept, and for how long; -1 where the call came too late.
 --           If a calendar's windows do not reach to now: only now. Nothing was done then.
 
@@ -33,6 +36,10 @@ local MOST_HOLDERS = 64
 local STEP, CHANGE = 1, 2   -- what is written: only that the clock went back, or all
 
 local verb, injected = ARGV[1], ARGV[2] ~= ''
+local receipt
+if verb == 'undo once' or verb == 'debit once' then
+  verb, receipt = verb:sub(1, -6), table.remove(KEYS)
+end
 local charged_at = verb == 'undo' and tonumber(ARGV[#KEYS + 3])
 local now
 if injected then
@@ -62,6 +69,10 @@ if verb == 'roll' then
   else redis.call('DEL', KEYS[1]) end
   return { now, #there, before }
 end
+
+-- What was settled is settled.
+local settled = receipt and redis.call('GET', receipt)
+if settled then return { now, 1, 0, 0, settled } end
 
 -- Whether something may be a state of ours, with or without leases behind it.
 local function ours(state)
@@ -616,6 +627,12 @@ if verb ~= 'peek' and verb ~= 'lease' then
   end
 end
 
+-- The receipt first: where that fails for want of room, nothing was done.
+if receipt then
+  settled = string.format('%.0f', hits[1].cost)
+  redis.call('SET', receipt, settled, 'PX', ARGV[#ARGV])
+end
+
 -- Last, write what changed. What is as good as new is deleted; everything else lives until it would be.
 local steps = 0
 for key, bucket in pairs(buckets) do
@@ -681,6 +698,7 @@ for key, bucket in pairs(buckets) do
   end
 end
 
+if receipt then return { now, 1, steps, strange, settled } end
 local reply = { now, passes and 1 or 0, steps, strange }
 for i = 1, #hits do
   local hit = hits[i]

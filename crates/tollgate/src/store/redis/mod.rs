@@ -26,6 +26,7 @@ mod part;
 mod probe;
 mod script;
 mod sentinel;
+mod settle;
 pub(crate) mod slots;
 mod state;
 mod stream;
@@ -47,8 +48,9 @@ use self::link::Counters;
 use self::part::Part;
 use self::script::{Reply, Verb};
 use self::topology::Topology;
-use super::{NoteName, Store, StoreError, window};
+use super::{Due, NoteName, Store, StoreError, window};
 use crate::clock::Clock;
+use crate::reserve::ReservationId;
 pub use config::{RedisBuilder, RedisConfigError};
 pub(crate) use lease::Place;
 
@@ -361,5 +363,14 @@ impl Store for RedisStore {
 
     async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
         self.recall_note(name).await
+    }
+
+    async fn settle(
+        &self,
+        reservation: ReservationId,
+        due: &[Due<'_>],
+        ttl: Micros,
+    ) -> Result<Vec<u64>, StoreError> {
+        self.settle_each(reservation, due, ttl).await
     }
 }

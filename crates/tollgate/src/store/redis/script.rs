@@ -149,6 +149,11 @@ enum Seen<'h> {
 }
 
 impl Done {
+    /// How much a settlement moved. None when the answer makes no sense.
+    pub(super) fn moved(&self) -> Option<u64> {
+        str::from_utf8(self.stored.first()?).ok()?.parse().ok()
+    }
+
     /// The verdict on each hit: what core says to what was stored, at the script's instant.
     ///
     /// `same` tells which earlier hit has the same key. Of a request over several slots each has a call of its own, and
