@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, State};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use tollgate::{Answer, Descriptor, Micros, Outcome, StoreError};
-use tollgate_tower::write_headers;
+use tollgate::{Answer, Descriptor, Outcome, StoreError};
+use tollgate_tower::{write_headers, write_retry_after};
 
 use super::App;
 use super::ask::{Asked, CheckBody, Place, Sent};
@@ -91,7 +91,6 @@ pub(super) async fn refund(
     responses(
         (status = 200, description = "it may pass", body = DecisionBody),
         (status = 429, description = "the limit is used up", body = DecisionBody),
-        super::problem::AdminProblems,
         Problems,
     ))]
 pub(super) async fn playground(
@@ -188,19 +187,19 @@ impl<'r, 'a> Decided<'r, 'a> {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match app.headers.headers(answer, answer.rules(), Some(&self.request), answer.at()) {
             Some(values) => write_headers(values, headers),
-            None => ask_again(answer, headers),
+            None => {
+                // Where nobody knows the numbers, at least when to try again.
+                if !answer.allowed()
+                    && let Some(wait) = answer.retry_after()
+                {
+                    write_retry_after(wait, headers);
+                }
+            }
         }
         if prefer == Prefer::Always200 {
             headers.insert(APPLIED, HeaderValue::from_static("status=200"));
         }
         response
-    }
-}
-
-/// Where nobody knows the numbers, at least when to try again.
-pub(super) fn ask_again(answer: &Answer, headers: &mut HeaderMap) {
-    if let (Outcome::Unavailable, Some(wait)) = (answer.outcome(), answer.retry_after()) {
-        headers.insert(RETRY_AFTER, Micros::ceil_secs(wait).max(1).into());
     }
 }
 
