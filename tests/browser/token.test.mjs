@@ -9,12 +9,13 @@ import { startBrowser, startServer } from './harness.mjs';
 import { onPage, part } from './page.mjs';
 
 const TOKEN = 'b'.repeat(43);
+const READ = 'r'.repeat(43);
 let folder;
 let server;
 let browser;
 before(async () => {
   folder = await mkdtemp(join(tmpdir(), 'tollgate-token-'));
-  await writeFile(join(folder, 'tokens'), `${TOKEN}\n`, { mode: 0o600 });
+  await writeFile(join(folder, 'tokens'), `${TOKEN}\nread:${READ}\n`, { mode: 0o600 });
   [server, browser] = await Promise.all([startServer('--admin-token-file', join(folder, 'tokens')), startBrowser()]);
 });
 after(async () => {
@@ -47,4 +48,22 @@ test('who does not want to give one sees why there is nothing, and is asked agai
     await dialog.getByLabel('Token').fill(TOKEN);
     await dialog.getByRole('button', { name: 'Continue' }).click();
     await page.getByRole('link', { name: 'per-user-free', exact: true }).waitFor();
+  }));
+
+test('who has a token that may only look is asked for another one when they change something, and may decline', () =>
+  onPage(browser, server, { hash: '#/rules' }, async (page) => {
+    const first = page.getByRole('dialog', { name: 'A token, please' });
+    await first.getByLabel('Token').fill(READ);
+    await first.getByRole('button', { name: 'Continue' }).click();
+    const row = part(page, 'Rules in effect').getByRole('row').filter({ has: page.getByRole('link', { name: 'search', exact: true }) });
+    await row.getByRole('button', { name: 'Shadow' }).click();
+    const another = page.getByRole('dialog', { name: 'Another token, please' });
+    await another.getByText('This token may only look').waitFor();
+    await another.getByRole('button', { name: 'Not now' }).click();
+    await page.getByText('This token may only look').waitFor();
+    await row.getByText('enforce', { exact: true }).waitFor();
+    await row.getByRole('button', { name: 'Shadow' }).click();
+    await another.getByLabel('Token').fill(TOKEN);
+    await another.getByRole('button', { name: 'Continue' }).click();
+    await row.getByText('shadow', { exact: true }).waitFor();
   }));

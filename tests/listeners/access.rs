@@ -68,8 +68,10 @@ async fn whoever_guesses_tokens_has_to_wait_and_is_told_how_long() {
     for _ in 0..10 {
         assert_eq!(status(&server, "GET", "/v1/rules", Some("guess-guess-guess")).await, 401);
     }
-    let answer = server.ask(&request("GET", "/v1/rules", Some(WRITE))).await;
+    let answer = server.ask(&request("GET", "/v1/rules", Some("guess-guess-guess"))).await;
     assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("\r\nretry-after: "), "{answer}");
+    let right = status(&server, "GET", "/v1/rules", Some(WRITE)).await;
+    assert_eq!(right, 200, "whoever shares the address and knows a token is not shut out");
     assert!(server.serves().await, "checks go on");
     server.stop().await;
 }
@@ -92,6 +94,23 @@ async fn checks_may_be_given_a_token_of_their_own() {
     assert_eq!(asked(READ).await, 401);
     assert_eq!(status(&server, "GET", "/v1/rules", Some("check-0123456789abcdef")).await, 401);
     assert_eq!(status(&server, "GET", "/livez", None).await, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn forward_auth_leaves_the_token_of_a_client_to_the_application() {
+    let scratch = Scratch::new("listener-forward-auth");
+    let file = scratch.path().join("check");
+    fs::write(&file, "check-0123456789abcdef\n").unwrap();
+    let access = Access { admin: None, check: Some(Tokens::of(&file).unwrap()) };
+    let server = Running::start(Options { access, ..Options::default() }).await;
+    let head = "x-forwarded-method: GET\r\nx-forwarded-uri: /\r\nauthorization: Bearer of.a.user\r\n";
+    let asked = format!("GET /v1/authz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{head}\r\n");
+    for _ in 0..12 {
+        let answer = server.ask(&asked).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    assert_eq!(server.ask(&check("")).await[9..12], *"401", "checks are asked for one");
     server.stop().await;
 }
 

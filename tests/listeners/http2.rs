@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tollgate_tests::poll::until;
 
 use crate::server::{Options, Running, read_to_end};
@@ -18,10 +18,31 @@ fn check() -> Request<Full<Bytes>> {
 }
 
 /// A connection, and whether it is still there.
-async fn connect(server: &Running) -> (SendRequest<Full<Bytes>>, tokio::task::JoinHandle<()>) {
-    let stream = TokioIo::new(server.connect().await);
-    let (send, connection) = handshake(TokioExecutor::new(), stream).await.unwrap();
+type Connected = (SendRequest<Full<Bytes>>, tokio::task::JoinHandle<()>);
+
+async fn connect(server: &Running) -> Connected {
+    over(server.connect().await).await
+}
+
+async fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Connected {
+    let (send, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     (send, tokio::spawn(async move { drop(connection.await) }))
+}
+
+/// Who may look at the rules over a connection of this machine: whoever asks it by its own name.
+pub(crate) async fn only_this_machines_names_are_heard(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) {
+    let (mut send, _connection) = over(stream).await;
+    for (authority, expected) in [
+        ("localhost", StatusCode::OK),
+        ("127.0.0.1:8080", StatusCode::OK),
+        ("evil.example", StatusCode::UNAUTHORIZED),
+    ] {
+        let asked = Request::get(format!("http://{authority}/v1/rules")).body(Full::default()).unwrap();
+        send.ready().await.unwrap();
+        assert_eq!(send.send_request(asked).await.unwrap().status(), expected, "{authority}");
+    }
 }
 
 #[tokio::test]
@@ -41,6 +62,13 @@ async fn many_checks_go_side_by_side_over_one_connection() {
         assert!(body.starts_with(br#"{"allowed":true"#));
     }
     drop(send);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_operator_on_this_machine_may_ask_over_http_2() {
+    let server = Running::start(Options::default()).await;
+    only_this_machines_names_are_heard(server.connect().await).await;
     server.stop().await;
 }
 

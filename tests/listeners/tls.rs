@@ -15,6 +15,7 @@ use tollgate_tests::certificates::Certificates;
 use tollgate_tests::poll::until;
 use tollgate_tests::scratch::Scratch;
 
+use crate::http2::only_this_machines_names_are_heard;
 use crate::server::{Options, Running, ask, check};
 
 fn files(certificates: &Certificates) -> TlsFiles {
@@ -31,19 +32,26 @@ fn client(
     shows: Option<&str>,
     versions: &[&'static rustls::SupportedProtocolVersion],
 ) -> TlsConnector {
+    TlsConnector::from(Arc::new(config(certificates, shows, versions)))
+}
+
+fn config(
+    certificates: &Certificates,
+    shows: Option<&str>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> ClientConfig {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(certificates.authority()).unwrap()).unwrap();
     let config = ClientConfig::builder_with_protocol_versions(versions).with_root_certificates(roots);
-    let config = match shows {
+    match shows {
         None => config.with_no_client_auth(),
         Some(name) => {
             let chain = vec![CertificateDer::from_pem_file(certificates.certificate(name)).unwrap()];
             let key = PrivateKeyDer::from_pem_file(certificates.key(name)).unwrap();
             config.with_client_auth_cert(chain, key).unwrap()
         }
-    };
-    TlsConnector::from(Arc::new(config))
+    }
 }
 
 async fn dial(server: &Running, client: &TlsConnector) -> std::io::Result<TlsStream<TcpStream>> {
@@ -75,6 +83,19 @@ async fn checks_are_answered_over_tls_1_2_and_1_3_and_not_without() {
     }
     let plain = server.ask(&check("")).await;
     assert!(!plain.contains("HTTP/1.1 200"), "{plain}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn http_2_is_agreed_on_and_an_operator_on_this_machine_may_use_it() {
+    let scratch = Scratch::new("listener-alpn");
+    let certificates = Certificates::make(scratch.path());
+    let server = Running::start(Options { tls: Some(files(&certificates)), ..Options::default() }).await;
+    let mut config = config(&certificates, None, rustls::ALL_VERSIONS);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = dial(&server, &TlsConnector::from(Arc::new(config))).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    only_this_machines_names_are_heard(stream).await;
     server.stop().await;
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let place = args.place.named()?;
     let any_refused = match place.as_deref().filter(|place| is_server(place)) {
-        Some(server) => there(args, &args.place.token.client(server)?, terminal)?,
+        Some(server) => there(args, &args.place.reach.client(server)?, terminal)?,
         None => here(args, place.as_deref().map(Path::new), terminal)?,
     };
     terminal.out().flush()?;

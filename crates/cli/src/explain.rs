@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
     let place = args.place.named()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let server = place.as_deref().filter(|place| is_server(place));
-    let server = server.map(|server| args.place.token.client(server)).transpose()?;
+    let server = server.map(|server| args.place.reach.client(server)).transpose()?;
     let (explained, text) = match (&server, &args.decision) {
         (Some(server), Some(id)) => runtime.block_on(server.decision(id))?,
         (Some(server), None) => {

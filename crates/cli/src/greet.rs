@@ -1,5 +1,7 @@
 //! The first screen of `tollgate serve`: what listens, which rules, and a request that ends in a 429.
 
+mod asks;
+
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -8,6 +10,9 @@ use tollgate::core::rule::Mode;
 use tollgate::{Bounds, Clock, Descriptor, Limiter, MemoryStore, Outcome, Rule, RuleSet, Timestamp};
 
 use crate::terminal::{Terminal, Tone};
+use crate::words::quoted;
+
+pub(crate) use asks::Asks;
 
 /// More requests than these are no example.
 const MOST_REQUESTS: u64 = 6;
@@ -17,6 +22,7 @@ const MOST_RULES: usize = 20;
 /// What is shown.
 pub(crate) struct FirstScreen<'a> {
     pub(crate) http: SocketAddr,
+    pub(crate) asks: Asks<'a>,
     pub(crate) rules: String,
     pub(crate) store: String,
     pub(crate) config: Option<&'a str>,
@@ -30,15 +36,16 @@ impl FirstScreen<'_> {
     ///
     /// Nobody reads it.
     pub(crate) fn print(&self, terminal: &mut Terminal) -> anyhow::Result<()> {
-        let FirstScreen { http, rules, store, .. } = self;
+        let FirstScreen { http, asks, rules, store, .. } = self;
         let title = terminal.paint(Tone::Strong, concat!("tollgate ", env!("CARGO_PKG_VERSION")));
         let faint = |text: &str| terminal.paint(Tone::Faint, text);
-        let here = reachable(*http);
+        let scheme = asks.scheme();
+        let here = format!("{scheme}://{}", reachable(*http));
         let request = self.trial.map_or_else(|| "--help".to_owned(), Trial::flags);
-        let next = faint(&format!("tollgate explain --server http://{here} {request}"));
+        let next = faint(&format!("tollgate explain --server {here}{} {request}", asks.of_tollgate()));
         let out = terminal.out();
         writeln!(out, "{title}\n")?;
-        writeln!(out, "  listening  http://{http}")?;
+        writeln!(out, "  listening  {scheme}://{http}")?;
         writeln!(out, "  rules      {rules}")?;
         writeln!(out, "  store      {store}")?;
         if let Some(config) = self.config {
@@ -46,9 +53,13 @@ impl FirstScreen<'_> {
         }
         if let Some(trial) = self.trial {
             writeln!(out, "\n{}\n", trial.promise())?;
-            writeln!(out, "{}", trial.curl(here))?;
+            writeln!(out, "{}", trial.curl(&here, asks))?;
         }
         writeln!(out, "\nWhich rules a request meets, and why:\n\n  {next}")?;
+        let legend = asks.legend();
+        if !legend.is_empty() {
+            writeln!(out, "\nThere you put in for\n\n  {}", legend.join("\n  "))?;
+        }
         out.flush()?;
         Ok(())
     }
@@ -105,26 +116,25 @@ impl Trial {
         }
     }
 
-    fn curl(&self, http: SocketAddr) -> String {
+    /// The requests, to paste into a shell.
+    fn curl(&self, server: &str, asks: &Asks<'_>) -> String {
         let json = |text: &str| serde_json::Value::from(text).to_string();
         let facts = self.facts.iter().map(|(name, value)| format!("{}: {}", json(name), json(value)));
         let attributes = facts.collect::<Vec<_>>().join(", ");
         let cost = if self.cost == 1 { String::new() } else { format!(", \"cost\": {}", self.cost) };
-        let body = format!("{{\"attributes\": {{{attributes}}}{cost}}}").replace('\'', r"'\''");
+        let body = format!("{{\"attributes\": {{{attributes}}}{cost}}}");
         let counts: Vec<String> = (1..=self.requests).map(|count| count.to_string()).collect();
-        format!(
-            "  for i in {}; do curl -i http://{http}/v1/check \\\n    -d '{body}'; done",
-            counts.join(" ")
-        )
+        let (counts, shown, body) = (counts.join(" "), asks.of_curl(), quoted(&body));
+        format!("  for i in {counts}; do curl -i{shown} {server}/v1/check \\\n    -d {body}; done")
     }
 
     /// The request for other commands.
     fn flags(&self) -> String {
         let flag = |(name, value): &(String, String)| match name.as_str() {
             "user_id" | "plan" | "ip" | "endpoint" | "method" => {
-                format!("--{} {value}", name.replace('_', "-"))
+                format!("--{} {}", name.replace('_', "-"), quoted(value))
             }
-            _ => format!("--attr {name}={value}"),
+            _ => format!("--attr {}", quoted(&format!("{name}={value}"))),
         };
         self.facts.iter().map(flag).collect::<Vec<_>>().join(" ")
     }
@@ -180,6 +190,8 @@ async fn attempt(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     async fn trial(rules: &str) -> Option<Trial> {
@@ -195,7 +207,7 @@ mod tests {
             "The rule per-user-free allows 10/s burst 50. Ask for 20 tokens three times; the third is a 429:"
         );
         assert_eq!(
-            trial.curl(([127, 0, 0, 1], 8080).into()),
+            trial.curl("http://127.0.0.1:8080", &Asks::default()),
             "  for i in 1 2 3; do curl -i http://127.0.0.1:8080/v1/check \\\n    \
              -d '{\"attributes\": {\"user_id\": \"42\", \"plan\": \"free\"}, \"cost\": 20}'; done"
         );
@@ -210,6 +222,30 @@ mod tests {
         let (facts, flags) = (&trial.facts, trial.flags());
         assert!(facts.contains(&("ip".to_owned(), "10.0.0.0".to_owned())), "{facts:?}");
         assert!(flags.contains("--endpoint /login/x") && flags.contains("--method POST"), "{flags}");
+    }
+
+    #[tokio::test]
+    async fn what_the_server_asks_for_is_in_the_commands_and_every_value_is_one_word() {
+        let asks = Asks {
+            tls: true,
+            certificate: true,
+            check_tokens: Some(Path::new("check tokens")),
+            admin_tokens: Some(Path::new("/etc/tollgate/tokens")),
+        };
+        let trial = trial(r#"  - { key: "team:{team}", limit: 1/h, when: { team: ["it's $HOME"] } }"#).await;
+        let trial = trial.unwrap();
+        assert_eq!(
+            trial.curl("https://127.0.0.1:8080", &asks),
+            "  for i in 1 2; do curl -i --cacert ca.pem --cert client.pem --key client.key \
+             -H \"Authorization: Bearer $TOKEN\" https://127.0.0.1:8080/v1/check \\\n    \
+             -d '{\"attributes\": {\"team\": \"it'\\''s $HOME\"}}'; done"
+        );
+        assert_eq!(trial.flags(), r"--attr 'team=it'\''s $HOME'");
+        assert_eq!(
+            asks.of_tollgate(),
+            " --server-ca ca.pem --server-cert client.pem --server-key client.key --token-file /etc/tollgate/tokens"
+        );
+        assert!(asks.legend()[2].ends_with("one of the tokens in 'check tokens'"));
     }
 
     #[tokio::test]

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use anyhow::bail;
 use tollgate_server::{Access, Config, Observe, Patience, TlsFiles, Tokens};
 
+use crate::greet::Asks;
+
 /// The flags.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Listening")]
@@ -64,6 +66,16 @@ impl ListenArgs {
             ready_file: self.ready_file.clone(),
             ..Config::new(self.http)
         })
+    }
+
+    /// What callers have to show.
+    pub(crate) fn asks(&self) -> Asks<'_> {
+        Asks {
+            tls: self.tls_cert.is_some(),
+            certificate: self.tls_client_ca.is_some(),
+            check_tokens: self.check_token_file.as_deref(),
+            admin_tokens: self.admin_token_file.as_deref(),
+        }
     }
 
     /// Who may ask what. Must be called within a runtime.

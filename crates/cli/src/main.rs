@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     // Where each word was said matters to what may also be said in a file.
     let words = given.subcommand().map_or(&given, |(_, words)| words);
     run(cli.command, words, &mut terminal).unwrap_or_else(|error| {
-        if terminal::is_closed_pipe(&error) {
+        if terminal::is_unread(&error) {
             return ExitCode::SUCCESS; // whoever read our output has seen enough
         }
         terminal.complain(&error);

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, BufReader, IsTerminal as _, Read, StdoutLock, Write as _};
+use std::io::{self, BufReader, IsTerminal as _, Read, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::load::{self, RulesArgs};
 use crate::progress;
 use crate::store::StoreArgs;
 use crate::summary::Summary;
-use crate::terminal::Terminal;
+use crate::terminal::{Out, Terminal};
 use crate::words::count;
 
 /// How much of a trace is read at once, and how much output is collected before it is written.
@@ -140,7 +140,7 @@ async fn print_lines<S: Store>(
 
 /// Lines on their way out.
 struct Lines<'o> {
-    out: &'o mut StdoutLock<'static>,
+    out: &'o mut Out,
     pending: Vec<u8>,
 }
 

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::greet::{FirstScreen, Trial};
 use crate::listen::ListenArgs;
 use crate::source::SourceArgs;
-use crate::store::{FleetArgs, StoreArgs};
+use crate::store::{FleetArgs, MemoryArgs, StoreArgs};
 use crate::telemetry::TelemetryArgs;
 use crate::terminal::Terminal;
 use crate::words::count;
@@ -25,6 +25,8 @@ pub(crate) struct Args {
     rules: SourceArgs,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     fleet: FleetArgs,
     #[command(flatten)]
@@ -72,7 +74,7 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
         let source = args.rules.open().await?;
         let number = u64::try_from(source.rules.rules().len()).unwrap_or(u64::MAX);
         let rules = format!("{}, {}", source.shown, count(number, "rule"));
-        let store = match args.store.open().await? {
+        let store = match args.store.open(&args.memory).await? {
             // Rules may want their decisions made here, on tokens borrowed there.
             AnyStore::Redis(redis) => LeasedStore::among(redis, args.fleet.nodes).into(),
             store => store,
@@ -104,6 +106,7 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
         let server = Server::bind(&listen, app).await?;
         let screen = FirstScreen {
             http: server.http(),
+            asks: args.listen.asks(),
             rules,
             store: args.store.shown(),
             config: config.file.as_deref(),

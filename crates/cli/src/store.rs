@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use tollgate::{AnyStore, MemoryStore, RedisBuilder, RedisStore};
+use tollgate::{AnyStore, Bounds, Clock, MemoryStore, RedisBuilder, RedisStore};
 
 /// The store in this process.
 const MEMORY: &str = "memory";
+/// How large it may be: less holds nobody, and more no machine has.
+const SIZES: RangeInclusive<u64> = 1 << 20..=1 << 40;
 
 /// Where buckets live, and how to get there.
 #[derive(Debug, clap::Args)]
@@ -36,6 +39,14 @@ pub(crate) struct StoreArgs {
     store_key: Option<PathBuf>,
 }
 
+/// How much the store in memory may hold.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MemoryArgs {
+    /// The most that buckets in memory may take, such as 512MiB; when it is full, new keys share a bucket
+    #[arg(long, value_name = "SIZE", env = "TOLLGATE_STORE_MEMORY", default_value = "1GiB", value_parser = bytes)]
+    store_memory: u64,
+}
+
 /// How many share the limits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FleetArgs {
@@ -50,10 +61,10 @@ impl StoreArgs {
     /// # Errors
     ///
     /// A URL or a certificate that makes no sense. A Redis that is away is no error: rules say what happens then.
-    pub(crate) async fn open(&self) -> anyhow::Result<AnyStore> {
+    pub(crate) async fn open(&self, memory: &MemoryArgs) -> anyhow::Result<AnyStore> {
         Ok(match self.redis()? {
             Some(builder) => AnyStore::Redis(builder.connect().await?),
-            None => AnyStore::Memory(MemoryStore::new()),
+            None => AnyStore::Memory(MemoryStore::with(Clock::system(), memory.bounds())),
         })
     }
 
@@ -102,6 +113,59 @@ impl StoreArgs {
     }
 }
 
+impl MemoryArgs {
+    /// With as many buckets to the byte as usual.
+    fn bounds(&self) -> Bounds {
+        let usual = Bounds::default();
+        let bytes = usize::try_from(self.store_memory).unwrap_or(usize::MAX);
+        Bounds { buckets: bytes / (usual.bytes / usual.buckets), bytes }
+    }
+}
+
+/// A size: `1GiB`, `512MiB`, `1048576`.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
+    let each = match unit.trim_start() {
+        "" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => 0,
+    };
+    let bytes = number.parse().ok().and_then(|number: u64| number.checked_mul(each));
+    bytes
+        .filter(|bytes| SIZES.contains(bytes))
+        .ok_or_else(|| "expected a size from 1MiB to 1024GiB, such as 512MiB".to_owned())
+}
+
 fn pem(path: &Path) -> anyhow::Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_has_a_unit_and_ends() {
+        for (text, size) in
+            [("1GiB", 1 << 30), ("512 MiB", 512 << 20), ("1048576", 1 << 20), ("1024GiB", 1 << 40)]
+        {
+            assert_eq!(bytes(text), Ok(size), "{text}");
+        }
+        for text in
+            ["", "GiB", "1", "1023KiB", "1025GiB", "1GB", "-1GiB", "1.5GiB", "99999999999999999999GiB"]
+        {
+            assert!(bytes(text).unwrap_err().contains("such as 512MiB"), "{text}");
+        }
+    }
+
+    #[test]
+    fn twice_the_memory_is_twice_the_buckets() {
+        let usual = MemoryArgs { store_memory: 1 << 30 }.bounds();
+        assert_eq!(usual.bytes, Bounds::default().bytes);
+        assert!(usual.buckets >= Bounds::default().buckets, "{usual:?}");
+        let twice = MemoryArgs { store_memory: 2 << 30 }.bounds();
+        assert!(twice.buckets.abs_diff(2 * usual.buckets) < 2 && twice.bytes == 2 * usual.bytes, "{twice:?}");
+    }
 }

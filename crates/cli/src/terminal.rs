@@ -1,6 +1,7 @@
 //! Where output goes, and whether it is coloured.
 
 use std::env;
+use std::error::Error;
 use std::io::{self, IsTerminal as _, StdoutLock, Write};
 
 use clap::ValueEnum;
@@ -31,10 +32,19 @@ pub(crate) enum Tone {
 /// Standard output and standard error, and which of them shows colours.
 #[derive(Debug)]
 pub(crate) struct Terminal {
-    out: StdoutLock<'static>,
+    out: Out,
     out_style: Style,
     err_style: Style,
 }
+
+/// Standard output, whose errors can be told from those of any other pipe.
+#[derive(Debug)]
+pub(crate) struct Out(StdoutLock<'static>);
+
+/// The reader of standard output went away, as `head` does.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody reads standard output any more")]
+struct Unread;
 
 impl Terminal {
     pub(crate) fn new(color: Color) -> Self {
@@ -44,11 +54,12 @@ impl Terminal {
             Color::Auto | Color::Never => Style::Plain,
         };
         let out = io::stdout().lock();
-        Terminal { out_style: style(out.is_terminal()), err_style: style(io::stderr().is_terminal()), out }
+        let out_style = style(out.is_terminal());
+        Terminal { out: Out(out), out_style, err_style: style(io::stderr().is_terminal()) }
     }
 
     /// Standard output.
-    pub(crate) fn out(&mut self) -> &mut StdoutLock<'static> {
+    pub(crate) fn out(&mut self) -> &mut Out {
         &mut self.out
     }
 
@@ -91,13 +102,50 @@ impl Terminal {
     }
 }
 
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(unread)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(unread)
+    }
+}
+
+fn unread(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => io::Error::new(io::ErrorKind::BrokenPipe, Unread),
+        _ => error,
+    }
+}
+
 fn wants_color() -> bool {
     let silent = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !silent && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Whether the reader of standard output went away, as `head` does.
-pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    let kind = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref().map(io::Error::kind);
-    error.chain().any(|cause| kind(cause) == Some(io::ErrorKind::BrokenPipe))
+/// Whether the reader of standard output has seen enough. A pipe to a server or a database that breaks is another matter.
+pub(crate) fn is_unread(error: &anyhow::Error) -> bool {
+    let by_us = |cause: &(dyn Error + 'static)| {
+        let told = cause.downcast_ref().and_then(io::Error::get_ref);
+        told.is_some_and(|told| told.is::<Unread>())
+    };
+    error.chain().any(by_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn only_the_pipe_of_standard_output_may_break_in_silence() {
+        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let ours: anyhow::Result<()> = Err(unread(broken())).context("cannot print");
+        let theirs: anyhow::Result<()> = Err(broken()).context("cannot reach http://127.0.0.1:8080");
+        assert!(is_unread(&ours.unwrap_err()) && !is_unread(&theirs.unwrap_err()));
+        let full = unread(io::ErrorKind::StorageFull.into());
+        assert!(!is_unread(&full.into()), "a full disk is told");
+    }
 }

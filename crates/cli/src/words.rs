@@ -1,5 +1,7 @@
 //! Numbers as people read them.
 
+use std::borrow::Cow;
+
 use tollgate::Micros;
 
 /// A wait, rounded up, in at most two units: `350 us`, `100 ms`, `1.5 s`, `2 min 5 s`, `3 d 4 h`.
@@ -69,6 +71,15 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
+/// A text as one word for a shell: as it is, or between quotes.
+pub(crate) fn quoted(text: &str) -> Cow<'_, str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:=@%+,".contains(&byte);
+    match !text.is_empty() && text.bytes().all(plain) {
+        true => text.into(),
+        false => format!("'{}'", text.replace('\'', r"'\''")).into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +114,22 @@ mod tests {
         assert_eq!(count(1, "rule"), "1 rule");
         assert_eq!(percent(1, 8), "12.5 %");
         assert_eq!(percent(1, 0), "0.0 %");
+    }
+
+    #[test]
+    fn whatever_a_word_for_a_shell_holds_it_stays_one_word() {
+        for (text, word) in [
+            ("/api/search", "/api/search"),
+            ("user_id=42", "user_id=42"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("*", "'*'"),
+            ("$(reboot)", "'$(reboot)'"),
+            ("it's", r"'it'\''s'"),
+            ("~", "'~'"),
+        ] {
+            assert_eq!(quoted(text), word);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
 
+use tollgate_tests::certificates::Certificates;
 use tollgate_tests::poll;
 use tollgate_tests::scratch::Scratch;
 
@@ -25,12 +26,17 @@ struct Served {
 
 impl Served {
     async fn start() -> Self {
-        let folder = Scratch::new("asking");
+        Self::start_in(Scratch::new("asking"), "http", &[]).await
+    }
+
+    /// The same in this folder, with more to say.
+    async fn start_in(folder: Scratch, scheme: &str, more: &[&str]) -> Self {
         fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
         let ready = folder.path().join("ready.json");
         let process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(["serve", "--http", "127.0.0.1:0", "--rules", "rules.yaml", "--ready-file"])
             .arg(&ready)
+            .args(more)
             .env("TOLLGATE_DATA_DIR", folder.path().join("data"))
             .current_dir(folder.path())
             .stdout(Stdio::null())
@@ -39,7 +45,7 @@ impl Served {
             .unwrap();
         let said = poll::until("a tollgate that is ready", async || fs::read_to_string(&ready).ok()).await;
         let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-        Served { process, url: format!("http://{}", said["http"].as_str().unwrap()), folder }
+        Served { process, url: format!("{scheme}://{}", said["http"].as_str().unwrap()), folder }
     }
 
     /// The same command with the server and with its rules.
@@ -149,4 +155,35 @@ async fn what_a_server_does_not_take_is_said_in_its_words() {
     let output = tollgate(&["check", "--server", &served.url, "--user-id", &long]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("at most 65536 bytes"), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn a_server_behind_tls_answers_whoever_trusts_it_and_shows_what_it_asks_for() {
+    let folder = Scratch::new("asking-tls");
+    let certificates = Certificates::make(folder.path());
+    let words = ["--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "ca.pem"];
+    let served = Served::start_in(folder, "https", &words).await;
+    let files = [certificates.authority(), certificates.certificate("client"), certificates.key("client")];
+    let [authority, certificate, key] = files.map(|path| path.display().to_string());
+    let (trust, show) = (["--server-ca", &*authority], ["--server-cert", &certificate, "--server-key", &key]);
+    let asked = |words: &[&str], more: &[&str]| tollgate(&[words, &["--server", &served.url], more].concat());
+    for (words, part) in [
+        (&["check", "--user-id", "42"][..], "allowed  2 of 3 left"),
+        (&["explain", "--user-id", "42"], "would be allowed"),
+        (&["rules", "list"], "stricter"),
+        (&["top", "--once"], "per-user"),
+    ] {
+        let output = asked(words, &[&trust[..], &show].concat());
+        assert!(text(&output.stdout).contains(part), "{words:?}: {output:?}");
+        assert_eq!(output.status.code(), Some(0), "{words:?}");
+    }
+    let stranger = asked(&["check"], &show);
+    assert_eq!((stranger.status.code(), text(&stranger.stdout)), (Some(2), String::new()));
+    assert!(text(&stranger.stderr).contains("--server-ca"), "{stranger:?}");
+    let unknown = asked(&["check"], &trust);
+    assert_eq!((unknown.status.code(), text(&unknown.stdout)), (Some(2), String::new()), "{unknown:?}");
+    let half = asked(&["check"], &[&trust[..], &show[..2]].concat());
+    assert!(text(&half.stderr).contains("--server-cert and --server-key go together"), "{half:?}");
+    let plain = tollgate(&["check", "--server", &served.url.replace("https", "http")]);
+    assert_eq!((plain.status.code(), text(&plain.stdout)), (Some(2), String::new()), "{plain:?}");
 }

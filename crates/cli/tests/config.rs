@@ -56,6 +56,16 @@ fn show_says_where_each_value_comes_from_and_keeps_secrets() {
 }
 
 #[test]
+fn show_keeps_a_password_where_the_scheme_was_forgotten() {
+    let file = "rules = 'me:sekret@db/rules'\nstore = 'user:se@kret@redis:6379'\nkey_prefix = 'a@b'\n";
+    for words in [&["config", "show"][..], &["config", "show", "--json"]] {
+        let shown = out(&tollgate(words, &[("TOLLGATE_OTLP", "http://me:sekret@collector:4317")], file));
+        assert!(shown.contains("***@redis:6379") && shown.contains("a@b"), "{shown}");
+        assert!(!shown.contains("kret"), "{shown}");
+    }
+}
+
+#[test]
 fn check_counts_what_is_right_and_draws_what_is_not() {
     let good = tollgate(&["config", "check"], &[], FILE);
     assert_eq!((good.status.code(), out(&good)), (Some(0), "tollgate.toml: ok: 4 settings\n".to_owned()));

@@ -4,22 +4,21 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use tollgate_tests::certificates::Certificates;
 use tollgate_tests::scratch::Scratch;
 
-/// Starts a server with these rules, pastes its first screen's commands, and gives back the screen and what they print.
-fn paste(rules: Option<&str>) -> (String, String, String) {
-    let folder = Scratch::new("screen");
-    let mut words = vec!["serve", "--http", "127.0.0.1:0"];
-    if let Some(rules) = rules {
-        fs::write(folder.path().join("rules.yaml"), rules).unwrap();
-        words.extend(["--rules", "rules.yaml"]);
-    }
+const TOKEN: &str = "check-0123456789abcdef";
+
+/// Starts a server in a folder, pastes its first screen's commands there, and gives back the screen and what they print.
+fn paste(folder: &Path, words: &[&str]) -> (String, String, String) {
     let mut served = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--http", "127.0.0.1:0"])
         .args(words)
-        .env("TOLLGATE_DATA_DIR", folder.path().join("data"))
-        .current_dir(folder.path())
+        .env("TOLLGATE_DATA_DIR", folder.join("data"))
+        .current_dir(folder)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -31,36 +30,53 @@ fn paste(rules: Option<&str>) -> (String, String, String) {
     }
     let start = screen.find("  for i in").unwrap_or(screen.len());
     let end = screen.find("; done").map_or(screen.len(), |end| end + "; done".len());
-    let requests = run(&screen[start..end]);
+    let requests = run(&screen[start..end], folder);
     let explain = screen.lines().find(|line| line.contains("tollgate explain")).unwrap();
-    let explained =
-        run(&explain.replace("tollgate explain", concat!(env!("CARGO_BIN_EXE_tollgate"), " explain")));
+    let explain = explain.replace("tollgate explain", concat!(env!("CARGO_BIN_EXE_tollgate"), " explain"));
+    let explained = run(&explain, folder);
     served.kill().unwrap();
     served.wait().unwrap();
     (screen, requests, explained)
 }
 
-fn run(script: &str) -> String {
-    let output = Command::new("bash").args(["-c", script]).output();
+fn run(script: &str, folder: &Path) -> String {
+    let output = Command::new("bash").args(["-c", script]).env("TOKEN", TOKEN).current_dir(folder).output();
     let output = output.expect("bash starts; the Debian packages are `bash` and `curl`");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// The statuses of answers over HTTP/1.1 and HTTP/2.
 fn statuses(answers: &str) -> Vec<&str> {
-    let heads = answers.lines().filter(|line| line.contains("HTTP/1.1 "));
-    heads.map(|line| line.split("HTTP/1.1 ").last().unwrap().split(' ').next().unwrap()).collect()
+    let heads = answers.split("HTTP/").skip(1);
+    heads.map(|head| head.split(' ').nth(1).unwrap().trim()).collect()
 }
 
 #[test]
 fn what_the_first_screen_says_to_try_ends_in_a_429_whatever_the_rules() {
-    let (screen, answers, explained) = paste(None);
+    let folder = Scratch::new("screen");
+    let (screen, answers, explained) = paste(folder.path(), &[]);
     assert_eq!(statuses(&answers), ["200", "200", "429"], "{screen}\n{answers}");
     assert!(explained.contains("per-user-free") && explained.contains("<- speaks"), "{explained}");
 
     let logins = r#"rules: [{ name: logins, key: "login:{ip}", limit: 2/15min, algorithm: sliding_window_log,
-                    when: { endpoint: /login, method: POST } }]"#;
-    let (screen, answers, explained) = paste(Some(logins));
+                    when: { endpoint: "/log in", method: POST } }]"#;
+    fs::write(folder.path().join("rules.yaml"), logins).unwrap();
+    let (screen, answers, explained) = paste(folder.path(), &["--rules", "rules.yaml"]);
     assert!(screen.contains("rules.yaml, 1 rule\n"), "{screen}");
     assert_eq!(statuses(&answers), ["200", "200", "429"], "{screen}\n{answers}");
     assert!(explained.contains("would be refused by logins"), "the server's own buckets: {explained}");
+}
+
+#[test]
+fn what_the_first_screen_says_to_try_works_under_tls_and_with_tokens() {
+    let folder = Scratch::new("screen-tls");
+    Certificates::make(folder.path()); // `ca.pem`, `client.pem` and `client.key`, as the screen calls them
+    fs::write(folder.path().join("check tokens"), format!("{TOKEN}\n")).unwrap();
+    fs::write(folder.path().join("admin"), "# ours\nread:admin-0123456789abcdef\n").unwrap();
+    let tls = ["--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "ca.pem"];
+    let tokens = ["--check-token-file", "check tokens", "--admin-token-file", "admin"];
+    let (screen, answers, explained) = paste(folder.path(), &[&tls[..], &tokens].concat());
+    assert!(screen.contains("listening  https://127.0.0.1:"), "{screen}");
+    assert_eq!(statuses(&answers), ["200", "200", "429"], "{screen}\n{answers}");
+    assert!(explained.contains("per-user-free") && explained.contains("<- speaks"), "{screen}\n{explained}");
 }

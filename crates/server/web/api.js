@@ -1,4 +1,5 @@
-// Every call to the server. A 401 asks for a token once, for all calls that wait for it, and tries again.
+// Every call to the server. A 401 asks for a token once, for all calls that wait for it, and tries again; a 403 asks for one
+// that may do more.
 
 const TOKEN = 'tollgate-token';
 /** A stream that was silent for so long is taken for dead: the server speaks every second. */
@@ -56,7 +57,7 @@ async function send(path, { method = 'GET', body, headers = {}, signal } = {}) {
     if (error.name === 'AbortError') throw error;
     throw new Problem(0, { title: 'no answer', detail: 'tollgate cannot be reached; is it running?' });
   }
-  if (response.status !== 401) return response;
+  if (![401, 403].includes(response.status)) return response;
   const problem = await problemOf(response);
   if (await newToken(problem)) return send(path, { method, body, headers, signal });
   throw problem;

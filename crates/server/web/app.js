@@ -56,7 +56,7 @@ function tokenDialog(problem) {
     const input = h('input', { type: 'password', autocomplete: 'off', required: true, id: 'token', 'aria-describedby': 'token-why' });
     const dialog = h('dialog', { 'aria-labelledby': 'token-title' },
       h('form', { method: 'dialog' },
-        h('h2', { id: 'token-title' }, 'A token, please'),
+        h('h2', { id: 'token-title' }, problem.status === 403 ? 'Another token, please' : 'A token, please'),
         h('p', { id: 'token-why' }, problem.detail),
         h('div', { class: 'field' }, h('label', { for: 'token' }, 'Token'), input,
           h('p', { class: 'hint' }, 'A line of the file that the server was given as --admin-token-file. Kept until this tab is closed.')),

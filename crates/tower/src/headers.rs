@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use tollgate::Micros;
 use tollgate::core::{HeaderField, RateLimitHeaders};
 
 static X_LIMIT: HeaderName = HeaderName::from_static(HeaderField::XLimit.name());
@@ -35,6 +36,11 @@ pub fn write_headers(values: RateLimitHeaders, headers: &mut HeaderMap) {
     if let Some(seconds) = retry_after {
         headers.insert(RETRY_AFTER, seconds.into());
     }
+}
+
+/// Says when to try again: whole seconds, rounded up, at least one.
+pub fn write_retry_after(wait: Micros, headers: &mut HeaderMap) {
+    headers.insert(RETRY_AFTER, wait.ceil_secs().max(1).into());
 }
 
 fn name(field: HeaderField) -> &'static HeaderName {

@@ -7,7 +7,7 @@ use tollgate::core::RateLimitHeaders;
 use tollgate::{Answer, Micros, ReserveError};
 
 use crate::grpc;
-use crate::headers::write_headers;
+use crate::headers::{write_headers, write_retry_after};
 use crate::problem::Problem;
 
 /// When a reservation that could not be kept may find room.
@@ -66,8 +66,11 @@ impl Refusal {
             Protocol::Grpc => self.status().into_response("application/grpc"),
             Protocol::GrpcWeb => self.status().into_response("application/grpc-web+proto"),
         };
-        if let Some(values) = self.headers {
-            write_headers(values, response.headers_mut());
+        match (self.headers, self.retry_after) {
+            (Some(values), _) => write_headers(values, response.headers_mut()),
+            // Where nobody knows the numbers, at least when to try again.
+            (None, Some(wait)) => write_retry_after(wait, response.headers_mut()),
+            (None, None) => {}
         }
         response
     }

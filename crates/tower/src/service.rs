@@ -148,7 +148,8 @@ impl<S: Store> Keeper<S> {
             None => (self.limiter.check_within(&facts, cost, patience).await, None),
             Some(reserve) => self.reserve(reserve, &facts, cost, patience).await?,
         };
-        let headers = self.headers.headers(&answer, answer.rules(), Some(&facts), answer.at());
+        let decided = answer.request(&facts);
+        let headers = self.headers.headers(&answer, answer.rules(), Some(&decided), answer.at());
         if !answer.allowed() {
             return Err(Refusal::of(&answer, headers, self.ids.next()));
         }

@@ -16,8 +16,10 @@ use http::{HeaderName, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollgate::core::algorithm::State;
 use tollgate::core::{HeaderForm, HeaderSet, Hit, PartitionSecret, ResetForm, Verdict, Verdicts};
+use tollgate::plans::{PlanOptions, Plans};
 use tollgate::{
-    Clock, Descriptor, Due, Limiter, Micros, NoteName, ReservationId, Store, StoreError, Timestamp, rules,
+    Clock, Descriptor, Due, Limiter, MemoryStore, Micros, NoteName, ReservationId, Store, StoreError,
+    Timestamp, rules,
 };
 use tollgate_tower::{Identify, MaxWait, TollgateLayer};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
@@ -74,6 +76,22 @@ async fn headers_come_in_the_form_that_the_layer_is_told() {
     for answer in [delta, old, older, none, partition] {
         assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, "1"));
     }
+}
+
+#[tokio::test]
+async fn a_plan_that_was_looked_up_has_the_partition_of_one_that_was_named() {
+    let rules = rules::parse("rules.yaml", "rules: [{ key: 'plan:{plan}', limit: 10/s }]").unwrap();
+    let plans = Plans::new(PlanOptions::new("pro"), |_| async { Ok(None) });
+    let form = HeaderForm::DEFAULT.with_partition(PartitionSecret::new(b"sixteen bytes or").unwrap());
+    let identify = Identify::new().header("x-user", "user_id").unwrap().header("x-plan", "plan").unwrap();
+    let layer = TollgateLayer::new(Limiter::new(rules, MemoryStore::new()).with_plans(plans));
+    let service = Inner::default().behind(&layer.headers(form).identify(identify));
+    let user = || from("203.0.113.7", "/").header("x-user", "42");
+    let named = send(&service, user().header("x-plan", "pro")).await;
+    let other = send(&service, user().header("x-plan", "free")).await;
+    let looked_up = send(&service, user()).await;
+    assert_eq!(looked_up.header("ratelimit-policy"), named.header("ratelimit-policy"));
+    assert_ne!(looked_up.header("ratelimit-policy"), other.header("ratelimit-policy"));
 }
 
 #[tokio::test]
@@ -373,6 +391,7 @@ async fn a_rule_that_fails_closed_answers_503_and_never_429() {
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
     assert_eq!((&problem["retry_after_ms"], &problem["violated-policies"]), (&json!(1_000), &Value::Null));
     assert!(answer.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{answer:?}");
+    assert_eq!(answer.header("retry-after"), "1");
     let answer = send(&service, from("203.0.113.7", "/").header("content-type", "application/grpc")).await;
     assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "14"));
 }

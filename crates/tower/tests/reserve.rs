@@ -141,6 +141,7 @@ async fn a_reservation_that_cannot_be_kept_is_503_and_charged_nothing() {
     let inner = Inner::default();
     let answer = send(&inner.behind(&layer), from("203.0.113.7", "/")).await;
     assert_eq!((answer.status, inner.calls()), (StatusCode::SERVICE_UNAVAILABLE, 0));
+    assert_eq!(answer.header("retry-after"), "1");
     let problem = answer.json();
     assert_eq!((&problem["title"], &problem["retry_after_ms"]), (&json!("no reservation"), &json!(1_000)));
     let user = Descriptor::new().with("user_id", "x".repeat(70_000));

@@ -1,17 +1,17 @@
 //! A running server, over its HTTP API: its rules here, its decisions in `decisions`.
 
 mod decisions;
+mod reach;
 mod stats;
-mod token;
 
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, IF_MATCH};
-use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -21,8 +21,8 @@ use tollgate::core::rule::Mode;
 
 use crate::rules::{Change, Edit, Entry, EntryBody, conflict, from_json};
 
+pub(crate) use reach::{Address, ReachArgs};
 pub(crate) use stats::Stats;
-pub(crate) use token::TokenArgs;
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ pub(crate) struct Client {
     base: String,
     shown: String,
     authorization: Option<HeaderValue>,
-    http: hyper_util::client::legacy::Client<HttpConnector, String>,
+    http: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -105,22 +105,6 @@ impl<'a> Ask<'a> {
 }
 
 impl Client {
-    /// A server by its address, which nobody has asked yet.
-    ///
-    /// # Errors
-    ///
-    /// The address is none.
-    pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
-        let shown = tollgate::sql::masked(url.trim_end_matches('/'));
-        let uri: Uri = url.parse().map_err(|_| anyhow!("--server {shown} is no address; {EXAMPLE}"))?;
-        ensure!(uri.scheme_str() == Some("http"), "--server {shown} does not begin with http://; {EXAMPLE}");
-        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
-        ensure!(!authority.contains('@'), "--server {shown}: a server takes no password; {EXAMPLE}");
-        let base = format!("http://{authority}{}", uri.path().trim_end_matches('/'));
-        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http();
-        Ok(Client { base, shown, authorization: None, http })
-    }
-
     /// What to call it.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
@@ -305,8 +289,16 @@ impl Client {
     }
 
     fn unreachable(&self, error: hyper_util::client::legacy::Error) -> anyhow::Error {
-        let way_out = "is `tollgate serve` running there? name another with --server";
-        anyhow::Error::from(error).context(format!("cannot reach {}; {way_out}", self.shown))
+        let error = anyhow::Error::from(error);
+        let way_out = match error.chain().find_map(of_tls) {
+            Some(rustls::Error::InvalidCertificate(_)) => "name the authority to trust with --server-ca",
+            Some(rustls::Error::AlertReceived(_)) => {
+                "if it asks for a certificate, show one with --server-cert and --server-key"
+            }
+            Some(rustls::Error::InvalidMessage(_)) => "if it does not speak TLS, write http://",
+            _ => "is `tollgate serve` running there? name another with --server",
+        };
+        error.context(format!("cannot reach {}; {way_out}", self.shown))
     }
 
     fn refusal(&self, status: StatusCode, body: &[u8]) -> anyhow::Error {
@@ -335,4 +327,10 @@ impl Client {
     }
 }
 
-const EXAMPLE: &str = "write it like http://127.0.0.1:8080";
+/// What TLS did not like, however deep it is wrapped.
+fn of_tls<'e>(cause: &'e (dyn std::error::Error + 'static)) -> Option<&'e rustls::Error> {
+    match cause.downcast_ref().and_then(std::io::Error::get_ref) {
+        Some(inner) => of_tls(inner),
+        None => cause.downcast_ref(),
+    }
+}

@@ -151,10 +151,14 @@ fn path(named: Option<&PathBuf>) -> Option<PathBuf> {
     named.cloned().or_else(|| Path::new(USUAL).exists().then(|| PathBuf::from(USUAL)))
 }
 
-/// A value as it may be shown: addresses without their passwords.
+/// A value as it may be shown: addresses without their passwords, also those whose scheme was forgotten.
 fn shown(value: &OsString) -> String {
     let text = value.to_string_lossy();
-    if text.contains("://") { tollgate::sql::masked(&text) } else { text.into_owned() }
+    match text.rsplit_once('@') {
+        _ if text.contains("://") => tollgate::sql::masked(&text),
+        Some((login, place)) if login.contains(':') => format!("***@{place}"),
+        _ => text.into_owned(),
+    }
 }
 
 /// A flag of `serve` that is also a line of the file.

@@ -12,7 +12,7 @@ use super::book::Entry;
 use super::fields::{Changed, changes, in_a_line};
 use super::place::{Access, open};
 use super::yaml::braces;
-use crate::client::TokenArgs;
+use crate::client::ReachArgs;
 use crate::terminal::{Terminal, Tone};
 use crate::words::count;
 
@@ -23,15 +23,15 @@ pub(super) struct Args {
     /// Another one
     after: String,
     #[command(flatten)]
-    token: TokenArgs,
+    reach: ReachArgs,
     /// Print one JSON object
     #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let before = open(&args.before, Access::Read, &args.token).await?.list().await?;
-    let after = open(&args.after, Access::Read, &args.token).await?.list().await?;
+    let before = open(&args.before, Access::Read, &args.reach).await?.list().await?;
+    let after = open(&args.after, Access::Read, &args.reach).await?.list().await?;
     Diff::of(&before, &after).print(args.json, terminal)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -32,7 +32,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let given = open(&args.from, Access::Read, &args.place.token).await?.list().await?;
+    let given = open(&args.from, Access::Read, &args.place.reach).await?.list().await?;
     let book = args.place.open(Access::Make).await?;
     let known = book.list().await?;
     let mut diff = Diff::of(&known, &given);

@@ -13,7 +13,7 @@ use tollgate::rules::{self, RowsError, RuleSource, RulesError, SourceError};
 use super::place::{Access, PlaceArgs, open};
 use super::yaml;
 use crate::ERROR;
-use crate::client::TokenArgs;
+use crate::client::ReachArgs;
 use crate::load::{self, for_reading};
 use crate::terminal::Terminal;
 use crate::words::count;
@@ -89,7 +89,7 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
     let mut all_good = true;
     for place in places {
         let name = load::name(Path::new(&place));
-        let linted = lint(&place, &args.place.token).await?;
+        let linted = lint(&place, &args.place.reach).await?;
         all_good &= linted.is_ok();
         match linted {
             linted if args.json => {
@@ -112,10 +112,10 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
 }
 
 /// How many rules there are, or what is wrong with them.
-async fn lint(place: &str, token: &TokenArgs) -> anyhow::Result<Result<usize, Problems>> {
+async fn lint(place: &str, reach: &ReachArgs) -> anyhow::Result<Result<usize, Problems>> {
     let counted = |rules: RuleSet| rules.rules().len();
     if place.starts_with("http://") || place.starts_with("https://") {
-        let book = open(place, Access::Read, token).await?;
+        let book = open(place, Access::Read, reach).await?;
         let entries = book.list().await?;
         let text = yaml::file(entries.iter().map(|entry| &entry.draft));
         return Ok(rules::parse(&book.shown(), &text).map(counted).map_err(Problems::Text));

@@ -9,7 +9,7 @@ use tollgate::sql::Database;
 
 use super::book::Book;
 use super::file::FileBook;
-use crate::client::{Client, TokenArgs};
+use crate::client::{Address, ReachArgs};
 use crate::load::{for_reading, with_mode};
 
 const RULES: &str = "TOLLGATE_RULES";
@@ -25,7 +25,7 @@ pub(crate) struct PlaceArgs {
     #[arg(long, value_name = "URL", env = SERVER, hide_env_values = true)]
     server: Option<String>,
     #[command(flatten)]
-    pub(crate) token: TokenArgs,
+    pub(crate) reach: ReachArgs,
 }
 
 /// What is about to be done there.
@@ -47,7 +47,7 @@ impl PlaceArgs {
     /// It cannot be opened, or two are named.
     pub(in crate::rules) async fn open(&self, access: Access) -> anyhow::Result<Book> {
         match self.named()? {
-            Some(place) => open(&place, access, &self.token).await,
+            Some(place) => open(&place, access, &self.reach).await,
             None => Ok(Book::Starter),
         }
     }
@@ -60,7 +60,7 @@ impl PlaceArgs {
     pub(crate) fn named(&self) -> anyhow::Result<Option<String>> {
         let rules = self.rules.as_ref().map(|path| path.to_string_lossy().into_owned());
         if let Some(server) = &self.server {
-            Client::new(server)?;
+            Address::of(server)?;
         }
         let is_variable = |name: &str, given: &str| env::var(name).is_ok_and(|value| value == given);
         match (rules, self.server.clone()) {
@@ -84,9 +84,9 @@ pub(crate) fn is_server(place: &str) -> bool {
 /// # Errors
 ///
 /// It cannot be opened.
-pub(super) async fn open(place: &str, access: Access, token: &TokenArgs) -> anyhow::Result<Book> {
+pub(super) async fn open(place: &str, access: Access, reach: &ReachArgs) -> anyhow::Result<Book> {
     if is_server(place) {
-        return Ok(Book::Server(token.client(place)?.into()));
+        return Ok(Book::Server(reach.client(place)?.into()));
     }
     // A misspelt scheme is no file either; the database says so, without the password.
     if !place.contains("://") {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 
-use crate::client::{Client, Stats, TokenArgs};
+use crate::client::{Client, ReachArgs, Stats};
 use crate::terminal::Terminal;
 use view::View;
 
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     )]
     server: String,
     #[command(flatten)]
-    token: TokenArgs,
+    reach: ReachArgs,
     /// How many seconds to wait before looking again
     #[arg(long, value_name = "SECONDS", env = "TOLLGATE_INTERVAL", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let client = args.token.client(&args.server)?;
+    let client = args.reach.client(&args.server)?;
     // On this thread alone: it holds standard output.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -14,11 +14,12 @@ use application::Application;
 use proxy::{Proxy, ask, header, status};
 use tollgate_tests::poll;
 
-/// Two at once, then one every three seconds; one path is free.
+/// Two at once, then one every three seconds; one path is free, and on one the second is held for a second and a half.
 const RULES: &str = r#"
 rules:
   - { name: per-address, key: "ip:{ip}", limit: 20/min burst 2, when: { endpoint: "/api/**" } }
   - { name: banned, key: "ip:{ip}", action: deny, when: { endpoint: /banned } }
+  - { name: jobs, key: "jobs:{ip}", limit: 40/min queue 2, when: { endpoint: /jobs } }
 "#;
 
 const ONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
@@ -59,6 +60,11 @@ async fn limits_hold(proxy: &Proxy, application: &Application) {
     assert_eq!((status(&free), header(&free, "x-ratelimit-limit")), (200, ""), "{free}");
     assert!(!free.to_lowercase().contains("ratelimit"), "no empty headers: {free}");
     assert_eq!(status(&ask(proxy.port, ONE, "GET /banned", "").await), 403);
+    for _ in 0..2 {
+        let held = ask(proxy.port, ONE, "GET /jobs", "").await;
+        assert_eq!(status(&held), 200, "{held}");
+        assert!(!header(&held, "x-ratelimit-limit").is_empty(), "it did not wait for the answer: {held}");
+    }
     poll::until("the client to be let in again", async || {
         (status(&ask(proxy.port, ONE, "GET /api/a", &lies(9)).await) == 200).then_some(())
     })

@@ -104,7 +104,8 @@ fn peer(request: &Request) -> Option<IpAddr> {
     request.extensions().get().map(|Peer(peer)| peer.ip())
 }
 
-fn role_for(method: &Method, path: &str) -> Role {
+/// What a token must allow for this.
+pub(super) fn role_for(method: &Method, path: &str) -> Role {
     let looks = method == Method::GET || method == Method::HEAD || ONLY_LOOKS.contains(&path);
     if looks { Role::Read } else { Role::Write }
 }
@@ -141,13 +142,13 @@ fn look(request: &Request) -> Result<(), Stranger> {
     stranger.map_or(Ok(()), |origin| Err(Stranger::Origin(origin)))
 }
 
-/// The Host, and what a request line that names one says.
+/// The Host, and what a request line that names one says; HTTP/2 has only the latter, its `:authority`.
 fn look_at_hosts(headers: &HeaderMap, authority: Option<&Authority>) -> Result<(), Stranger> {
-    let mut hosts = headers.get_all(HOST).iter().map(text).peekable();
-    if hosts.peek().is_none() {
+    let hosts = headers.get_all(HOST).iter().map(text);
+    let mut named = hosts.chain(authority.map(Authority::to_string)).peekable();
+    if named.peek().is_none() {
         return Err(Stranger::NoHost);
     }
-    let mut named = hosts.chain(authority.map(Authority::to_string));
     named.find(|host| !is_local_host(host)).map_or(Ok(()), |host| Err(Stranger::Host(host)))
 }
 
@@ -243,6 +244,13 @@ mod tests {
         let two = [("host", "localhost"), ("host", "evil.example")];
         assert_eq!(with(&two), Err(Stranger::Host("evil.example".to_owned())));
         let line = asked(Some("127.0.0.1:1"), "http://evil.example/v1/rules", &[("host", "localhost")]);
+        assert_eq!(line, Err(Stranger::Host("evil.example".to_owned())));
+        assert_eq!(
+            asked(Some("127.0.0.1:1"), "http://localhost:8080/v1/rules", &[]),
+            Ok(()),
+            "as over HTTP/2"
+        );
+        let line = asked(Some("127.0.0.1:1"), "http://evil.example/v1/rules", &[]);
         assert_eq!(line, Err(Stranger::Host("evil.example".to_owned())));
     }
 

@@ -18,7 +18,6 @@ use tollgate_tower::{Identify, Protocol, Refusal, write_headers};
 
 use super::App;
 use super::admin::Peer;
-use super::check::ask_again;
 use super::problem::{Problem, ProblemBody};
 use super::query::Query;
 
@@ -91,10 +90,10 @@ pub(super) async fn authz(State(app): State<App>, request: Request) -> Result<Re
     asked.uri = uri(&asked.headers)?;
     let facts = identify.describe(&asked);
     let (answer, id) = app.admit(&facts).await;
-    let headers = app.headers.headers(&answer, answer.rules(), Some(&facts), answer.at());
+    let decided = answer.request(&facts);
+    let headers = app.headers.headers(&answer, answer.rules(), Some(&decided), answer.at());
     if !answer.allowed() {
-        let mut refusal = Refusal::of(&answer, headers, id).into_response(Protocol::Http);
-        ask_again(&answer, refusal.headers_mut());
+        let refusal = Refusal::of(&answer, headers, id).into_response(Protocol::Http);
         return Ok(in_disguise(refusal, deny_status).map(Body::from));
     }
     if answer.delay() > Micros::ZERO {

@@ -9,11 +9,11 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, State};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use tollgate::core::RateLimitHeaders;
 use tollgate::{Answer, Descriptor, Micros, Outcome, StoreError};
-use tollgate_tower::write_headers;
+use tollgate_tower::{write_headers, write_retry_after};
 
 use super::App;
 use super::ask::{Asked, CheckBody, Place, Sent};
@@ -95,7 +95,6 @@ pub(super) async fn refund(
     responses(
         (status = 200, description = "it may pass", body = DecisionBody),
         (status = 429, description = "the limit is used up", body = DecisionBody),
-        super::problem::AdminProblems,
         Problems,
     ))]
 pub(super) async fn playground(
@@ -193,7 +192,7 @@ impl<'r, 'a> Decided<'r, 'a> {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         match self.numbers(app) {
             Some(values) => write_headers(values, headers),
-            None => ask_again(&self.answer, headers),
+            None => self.wait().into_iter().for_each(|wait| write_retry_after(wait, headers)),
         }
         if prefer == Prefer::Always200 {
             headers.insert(APPLIED, HeaderValue::from_static(STATUS_200));
@@ -211,7 +210,7 @@ impl<'r, 'a> Decided<'r, 'a> {
         }
         let retry_after = match &numbers {
             Some(values) => values.retry_after(),
-            None => seconds_to_wait(&self.answer),
+            None => self.wait().map(|wait| wait.ceil_secs().max(1)),
         };
         if let Some(seconds) = retry_after {
             written.number(RETRY_AFTER.as_str(), seconds);
@@ -232,22 +231,15 @@ impl<'r, 'a> Decided<'r, 'a> {
         }
     }
 
+    /// Where nobody knows the numbers, at least when to try again.
+    fn wait(&self) -> Option<Micros> {
+        self.answer.retry_after().filter(|_| !self.answer.allowed())
+    }
+
     fn numbers(&self, app: &App) -> Option<RateLimitHeaders> {
         let answer = &self.answer;
         app.headers.headers(answer, answer.rules(), Some(&self.request), answer.at())
     }
-}
-
-/// Where nobody knows the numbers, at least when to try again.
-pub(super) fn ask_again(answer: &Answer, headers: &mut HeaderMap) {
-    if let Some(seconds) = seconds_to_wait(answer) {
-        headers.insert(RETRY_AFTER, seconds.into());
-    }
-}
-
-fn seconds_to_wait(answer: &Answer) -> Option<u64> {
-    let wait = answer.retry_after().filter(|_| answer.outcome() == Outcome::Unavailable);
-    wait.map(|wait| Micros::ceil_secs(wait).max(1))
 }
 
 /// Whether the client asks for 200 whatever the decision (`Prefer: status=200`).

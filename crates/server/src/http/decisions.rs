@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::App;
 use super::body::{DecisionBody, DegradedBody};
-use super::problem::{AdminProblems, Problem};
+use super::problem::Problem;
 use super::query::Query;
 use crate::explain::{Level, Line, beside};
 use crate::record::{Recorded, RecordedTier};
@@ -96,7 +96,7 @@ pub(super) struct DecisionDetail<'a> {
 
 /// List what was decided a moment ago.
 #[utoipa::path(get, path = "/v1/decisions", tag = "operating", params(DecisionsQuery),
-    responses((status = 200, description = "newest first", body = DecisionList), AdminProblems,
+    responses((status = 200, description = "newest first", body = DecisionList),
         (status = 400, description = "a parameter that does not fit", body = super::problem::ProblemBody,
             content_type = "application/problem+json")))]
 pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<DecisionList>, Problem> {
@@ -127,7 +127,7 @@ pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<Decisi
 /// Look at one decision: what was answered, and what every rule had to do with it.
 #[utoipa::path(get, path = "/v1/decisions/{id}", tag = "operating",
     params(("id" = String, Path, description = "the `decision_id` of an answer")),
-    responses((status = 200, description = "the decision", body = DecisionDetail), AdminProblems,
+    responses((status = 200, description = "the decision", body = DecisionDetail),
         (status = 404, description = "no such decision, or no longer", body = super::problem::ProblemBody,
             content_type = "application/problem+json")))]
 pub(super) async fn get(

@@ -17,7 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::App;
 use super::decisions::millis;
-use super::problem::{AdminProblems, Problem, ProblemBody};
+use super::problem::{Problem, ProblemBody};
 use super::query::Query;
 use super::stats::in_micros;
 use crate::record::Recorded;
@@ -95,8 +95,7 @@ struct StoreEvent {
         (status = 400, description = "a parameter that does not fit", body = ProblemBody,
             content_type = "application/problem+json"),
         (status = 503, description = "too many listen already", body = ProblemBody,
-            content_type = "application/problem+json"),
-        AdminProblems))]
+            content_type = "application/problem+json")))]
 pub(super) async fn events(
     State(app): State<App>,
     hangup: Option<Extension<Hangup>>,

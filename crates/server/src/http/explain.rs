@@ -7,14 +7,13 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use super::ask::{Asked, CheckBody, Place, Sent};
 use super::body::DecisionBody;
-use super::problem::{AdminProblems, Problem, Problems};
+use super::problem::{Problem, Problems};
 use crate::explain::Report;
 
 /// Say which rules a request meets, what each says, and why. Nothing is charged.
 #[utoipa::path(post, path = "/v1/explain", tag = "operating", request_body = CheckBody,
     responses(
         (status = 200, description = "what every rule has to do with it", body = Report<DecisionBody>),
-        AdminProblems,
         Problems,
     ))]
 pub(super) async fn explain(State(app): State<App>, Sent(bytes): Sent) -> Result<Response, Problem> {

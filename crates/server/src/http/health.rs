@@ -11,7 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
-use super::problem::{AdminProblems, Problem};
+use super::problem::Problem;
 use crate::telemetry::metrics;
 
 /// Say that the process is up.
@@ -61,7 +61,6 @@ pub(super) async fn readyz(State(app): State<App>) -> Response {
 #[utoipa::path(get, path = "/metrics", tag = "operating",
     responses(
         (status = 200, description = "all of them", body = String, content_type = "application/openmetrics-text"),
-        AdminProblems,
     ))]
 pub(super) async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
     let text = metrics::text(&app).map_err(|_| {

@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::App;
 use super::ask::limit_of;
 use super::check::away;
-use super::problem::{AdminProblems, Problem, ProblemBody};
+use super::problem::{Problem, ProblemBody};
 use super::query::Query;
 
 /// A limit without rules that the key may have been used with.
@@ -63,7 +63,7 @@ pub(super) struct BucketBody {
 /// Look at the buckets of a key.
 #[utoipa::path(get, path = "/v1/keys/{key}", tag = "operating",
     params(("key" = String, Path, description = "a key as answers show it, percent-encoded"), KeyQuery),
-    responses((status = 200, description = "its buckets", body = KeyBody), AdminProblems,
+    responses((status = 200, description = "its buckets", body = KeyBody),
         (status = 400, description = "a parameter that does not fit", body = ProblemBody,
             content_type = "application/problem+json"),
         (status = 404, description = "no rule has such a key", body = ProblemBody,
@@ -81,7 +81,7 @@ pub(super) async fn get(
 /// Forget the buckets of a key.
 #[utoipa::path(delete, path = "/v1/keys/{key}", tag = "operating",
     params(("key" = String, Path, description = "a key as answers show it, percent-encoded"), KeyQuery),
-    responses((status = 200, description = "its buckets, as good as new", body = KeyBody), AdminProblems,
+    responses((status = 200, description = "its buckets, as good as new", body = KeyBody),
         (status = 400, description = "a parameter that does not fit", body = ProblemBody,
             content_type = "application/problem+json"),
         (status = 404, description = "no rule has such a key", body = ProblemBody,

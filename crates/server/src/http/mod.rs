@@ -50,6 +50,7 @@ pub(crate) use problem::Problem;
 pub use rules::RulesHome;
 pub use tokens::{TokenError, Tokens};
 
+use openapi::Guard;
 use web::Pages;
 
 use crate::listen::Traffic;
@@ -253,18 +254,20 @@ fn decisions(access: Access) -> OpenApiRouter<App> {
         .routes(routes!(check::refund))
         .routes(routes!(reserve::reserve))
         .routes(routes!(reserve::settle))
-        .routes(routes!(batch::batch))
-        .routes(routes!(authz::authz));
-    match access.check {
+        .routes(routes!(batch::batch));
+    let routes = openapi::guarded(routes, Guard::Check);
+    let guarded = match access.check {
         // Nothing stands in the way of the hottest path, where nothing is asked.
         None => routes,
         Some(_) => routes.route_layer(from_fn_with_state(access, admin::guard_check)),
-    }
+    };
+    // The token that a proxy passes on is its client's, for the application; the proxy is known by its address.
+    guarded.routes(routes!(authz::authz))
 }
 
 /// What changes or reveals state.
 fn admin(access: Access) -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+    let routes = OpenApiRouter::new()
         .routes(routes!(rules::list, rules::add))
         .routes(routes!(rules::preview::preview))
         .routes(routes!(rules::history::history))
@@ -279,8 +282,8 @@ fn admin(access: Access) -> OpenApiRouter<App> {
         .routes(routes!(stats::stats))
         .routes(routes!(events::events))
         .routes(routes!(replay::replay))
-        .routes(routes!(health::metrics))
-        .route_layer(from_fn_with_state(access, admin::guard))
+        .routes(routes!(health::metrics));
+    openapi::guarded(routes, Guard::Admin).route_layer(from_fn_with_state(access, admin::guard))
 }
 
 #[cfg(test)]

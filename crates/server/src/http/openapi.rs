@@ -3,11 +3,18 @@
 use std::sync::LazyLock;
 
 use axum::body::Bytes;
+use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use utoipa::OpenApi;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{Components, Content, Ref, RefOr, Response, Responses};
+use utoipa_axum::router::OpenApiRouter;
 
-use super::{Access, documented};
+use super::admin::role_for;
+use super::tokens::Role;
+use super::{Access, App, documented};
 
 /// The document is the same for as long as the program runs.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
@@ -15,22 +22,92 @@ static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
     document.to_json().expect("a document of text and numbers is JSON").into()
 });
 
+/// What the document calls the token that a route may ask for.
+const TOKEN: &str = "token";
+
 /// What is said about the whole; every route adds itself.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "tollgate", description = "Rate limit decisions over HTTP."),
     tags(
-        (name = "decisions", description = "May this request pass, and if not, when?"),
-        (name = "rules", description = "The rules, to look at and to change. For this machine only."),
-        (name = "operating", description = "What was decided, and how the server is. For this machine only, but for \
-            `/livez` and `/openapi.json`."),
+        (name = "decisions", description = "May this request pass, and if not, when? With a token, where the server \
+            was started with `--check-token-file`."),
+        (name = "rules", description = "The rules, to look at and to change. With a token, where the server was \
+            started with `--admin-token-file`; else for its own machine only."),
+        (name = "operating", description = "What was decided, and how the server is. With a token, where the server \
+            was started with `--admin-token-file`; else for its own machine only. `/livez`, `/readyz` and \
+            `/openapi.json` are for everybody."),
     )
 )]
 struct Whole;
 
 /// What the document begins with.
 pub(super) fn document() -> utoipa::openapi::OpenApi {
-    Whole::openapi()
+    let mut document = Whole::openapi();
+    let said = "A line of the token file, without what it says of its role.";
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(said)).build();
+    let components = document.components.get_or_insert_with(Components::new);
+    components.add_security_scheme(TOKEN, SecurityScheme::Http(bearer));
+    document
+}
+
+/// Who stands before a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guard {
+    Check,
+    Admin,
+}
+
+impl Guard {
+    /// What it may answer in the place of a route.
+    fn answers(self, method: &Method, path: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let stranger = match self {
+            Guard::Check => "a token is asked for, and none was shown that is known",
+            Guard::Admin => {
+                "no token that is known; or none is asked for, and it does not come from this machine"
+            }
+        };
+        let changes = self == Guard::Admin && role_for(method, path) == Role::Write;
+        let reader = changes.then_some(("403", "the token may only look"));
+        [("401", stranger), ("429", "too many wrong tokens came from this address")].into_iter().chain(reader)
+    }
+}
+
+/// Says of these routes that they may take a token, and what the guard before them may answer.
+pub(super) fn guarded(mut routes: OpenApiRouter<App>, guard: Guard) -> OpenApiRouter<App> {
+    for (path, item) in &mut routes.get_openapi_mut().paths.paths {
+        for (method, operation) in operations(item) {
+            let token = SecurityRequirement::new(TOKEN, Vec::<String>::new());
+            operation.security = Some(vec![SecurityRequirement::default(), token]);
+            for (status, told) in guard.answers(&method, path) {
+                add_problem(&mut operation.responses, status, told);
+            }
+        }
+    }
+    routes
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    let all = [
+        (Method::GET, &mut item.get),
+        (Method::POST, &mut item.post),
+        (Method::PUT, &mut item.put),
+        (Method::PATCH, &mut item.patch),
+        (Method::DELETE, &mut item.delete),
+    ];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
+
+/// Adds a problem to what a status may mean already.
+fn add_problem(responses: &mut Responses, status: &str, told: &str) {
+    let known = responses.responses.entry(status.to_owned());
+    let RefOr::T(response) = known.or_insert_with(|| RefOr::T(Response::default())) else { return };
+    response.description = match response.description.as_str() {
+        "" => told.to_owned(),
+        before => format!("{before}; or {told}"),
+    };
+    let problem = || RefOr::T(Content::new(Some(Ref::from_schema_name("Problem"))));
+    response.content.entry("application/problem+json".to_owned()).or_insert_with(problem);
 }
 
 /// Read this document.

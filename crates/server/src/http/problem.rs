@@ -60,15 +60,6 @@ pub(crate) enum Problems {
     TooLarge(ProblemBody),
 }
 
-/// What anybody may get who asks for what changes or reveals state.
-#[derive(IntoResponses)]
-#[expect(dead_code, reason = "only its schema is used")]
-pub(crate) enum AdminProblems {
-    /// The request does not come from this machine.
-    #[response(status = 401, content_type = "application/problem+json")]
-    Stranger(ProblemBody),
-}
-
 /// One thing that is wrong with a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Mistake {

@@ -14,7 +14,7 @@ use tollgate::replay::{Event, Replay, Step};
 use utoipa::ToSchema;
 
 use super::ask::Sent;
-use super::problem::{AdminProblems, Problem, ProblemBody, Problems};
+use super::problem::{Problem, ProblemBody, Problems};
 use super::rules::read_set;
 
 /// The largest body of a replay.
@@ -75,7 +75,7 @@ struct RuleSummary {
     responses((status = 200, description = "the lines of a trace's output, and a summary", body = ReplayResult),
         (status = 422, description = "rules that make no set", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems, Problems))]
+        Problems))]
 pub(super) async fn replay(Sent(bytes): Sent<MAX_REPLAY_BYTES>) -> Result<Response, Problem> {
     // It may take a second: not on a thread that decides.
     let replayed = tokio::task::spawn_blocking(move || run(&bytes));

@@ -9,7 +9,6 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::decisions::millis;
-use super::problem::AdminProblems;
 use crate::record::{Quantiles, RuleCount, SECONDS, TopRefused, Totals, second_of};
 
 /// The most rules and keys that are listed.
@@ -123,7 +122,7 @@ pub(super) struct RuleSetBody {
     #[schema(required)]
     version: Option<String>,
     count: usize,
-    /// How long ago they were last found to be the newest.
+    /// How long ago they took effect.
     #[schema(required)]
     age_s: Option<u64>,
     /// Why they are not the newest.
@@ -150,7 +149,7 @@ struct DegradedCountBody {
 
 /// See what the server has done and how it is.
 #[utoipa::path(get, path = "/v1/stats", tag = "operating",
-    responses((status = 200, description = "counts, times, the store, the rules", body = StatsBody), AdminProblems))]
+    responses((status = 200, description = "counts, times, the store, the rules", body = StatsBody)))]
 pub(super) async fn stats(State(app): State<App>) -> Json<StatsBody> {
     let (now, recorder) = (app.limiter.clock().now(), &app.recorder);
     let rules = recorder.rules_by_refusals(MOST, &app.limiter.rules());

@@ -10,7 +10,7 @@ use tollgate::audit::{Cursor, MOST_ON_A_PAGE, ViolationFilter, ViolationPage, in
 use utoipa::ToSchema;
 
 use super::App;
-use super::problem::{AdminProblems, Problem, ProblemBody};
+use super::problem::{Problem, ProblemBody};
 use super::query::Query;
 
 const KNOWN: [&str; 8] = ["user_id", "ip", "endpoint", "rule", "since", "until", "cursor", "limit"];
@@ -66,7 +66,6 @@ struct ViolationBody {
             content_type = "application/problem+json"),
         (status = 503, description = "the database gave no answer", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems,
     ))]
 pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<ViolationPage>, Problem> {
     let filter = filter(&Query::parse(&uri, &KNOWN)?, app.limiter.clock().now())?;

@@ -3,7 +3,9 @@ use super::super::*;
 use axum::body::to_bytes;
 use axum::http::StatusCode;
 use serde_json::Value;
-use tollgate::core::{HeaderForm, HeaderSet};
+use tollgate::MemoryStore;
+use tollgate::core::{HeaderForm, HeaderSet, PartitionSecret};
+use tollgate::plans::{PlanOptions, Plans};
 use tollgate_tower::IdentifyConfig;
 use tower::ServiceExt as _;
 
@@ -193,4 +195,26 @@ async fn older_headers_are_for_forward_auth_too() {
         (&headers["ratelimit-limit"], headers.contains_key("x-ratelimit-limit")),
         (&"2".parse().unwrap(), false)
     );
+}
+
+#[tokio::test]
+async fn a_plan_that_was_looked_up_has_the_partition_of_one_that_was_named() {
+    let rules = tollgate::rules::parse("rules.yaml", "rules: [{ key: 'plan:{plan}', limit: 10/s }]").unwrap();
+    let plans = Plans::new(PlanOptions::new("pro"), |_| async { Ok(None) });
+    let limiter = Limiter::new(rules, AnyStore::from(MemoryStore::new())).with_plans(plans);
+    let config = IdentifyConfig {
+        headers: [("x-user", "user_id"), ("x-plan", "plan")]
+            .map(|(name, of)| (name.into(), of.into()))
+            .into(),
+        ..IdentifyConfig::default()
+    };
+    let form = HeaderForm::DEFAULT.with_partition(PartitionSecret::new(b"sixteen bytes or").unwrap());
+    let app = App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned()));
+    let app = router(app.with_identify(Identify::try_from(config).unwrap()).with_headers(form));
+    let policy = async |more: &[(&'static str, &'static str)]| {
+        let headers = [forwarded("/", "192.0.2.7"), vec![("x-user", "42")], more.to_vec()].concat();
+        ask(&app, LOCAL, "/v1/authz", &headers).await.1["ratelimit-policy"].clone()
+    };
+    assert_eq!(policy(&[]).await, policy(&[("x-plan", "pro")]).await);
+    assert_ne!(policy(&[]).await, policy(&[("x-plan", "free")]).await);
 }

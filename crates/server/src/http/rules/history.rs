@@ -10,7 +10,7 @@ use tollgate::rules::{Change, RuleRow};
 use utoipa::ToSchema;
 
 use super::super::App;
-use super::super::problem::{AdminProblems, Problem, ProblemBody};
+use super::super::problem::{Problem, ProblemBody};
 use super::super::query::Query;
 use super::entry::{Entry, in_utc};
 use super::{RuleBody, actor, number, refused};
@@ -66,7 +66,6 @@ pub(crate) struct UndoneBody {
             content_type = "application/problem+json"),
         (status = 503, description = "the database gave no answer", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems,
     ))]
 pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<HistoryBody>, Problem> {
     let query = Query::parse(&uri, &["rule_id", "limit", "before"])?;
@@ -102,7 +101,6 @@ pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<His
             content_type = "application/problem+json"),
         (status = 503, description = "the database gave no answer", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems,
     ))]
 pub(crate) async fn undo(
     State(app): State<App>,

@@ -28,7 +28,7 @@ pub(super) use read::set_of as read_set;
 
 use super::App;
 use super::ask::Sent;
-use super::problem::{AdminProblems, Mistake, Problem, ProblemBody, Problems};
+use super::problem::{Mistake, Problem, ProblemBody, Problems};
 use entry::Entry;
 use if_match::IfMatch;
 
@@ -140,7 +140,6 @@ impl RulesHome {
         (status = 200, description = "every rule, also those that are off", body = ListBody),
         (status = 503, description = "the database gave no answer", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems,
     ))]
 pub(super) async fn list(State(app): State<App>) -> Result<Response, Problem> {
     let home = &*app.rules;
@@ -170,7 +169,6 @@ pub(super) async fn list(State(app): State<App>) -> Result<Response, Problem> {
             content_type = "application/problem+json"),
         (status = 503, description = "the database gave no answer", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems,
         Problems,
     ))]
 pub(super) async fn add(
@@ -198,7 +196,6 @@ pub(super) async fn add(
             content_type = "application/problem+json"),
         (status = 503, description = "the database gave no answer", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems,
     ))]
 pub(super) async fn get(
     State(app): State<App>,
@@ -228,7 +225,6 @@ pub(super) async fn get(
             content_type = "application/problem+json"),
         (status = 503, description = "the database gave no answer", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems,
         Problems,
     ))]
 pub(super) async fn put(
@@ -262,7 +258,6 @@ pub(super) async fn put(
             content_type = "application/problem+json"),
         (status = 503, description = "the database gave no answer", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems,
         Problems,
     ))]
 pub(super) async fn patch(
@@ -295,7 +290,6 @@ pub(super) async fn patch(
             content_type = "application/problem+json"),
         (status = 503, description = "the database gave no answer", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems,
     ))]
 pub(super) async fn remove(
     State(app): State<App>,

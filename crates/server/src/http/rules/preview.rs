@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::super::App;
 use super::super::ask::Sent;
-use super::super::problem::{AdminProblems, Problem, ProblemBody, Problems};
+use super::super::problem::{Problem, ProblemBody, Problems};
 use super::{RuleBody, read};
 use crate::record::Recorded;
 
@@ -76,7 +76,6 @@ struct Turned {
         (status = 200, description = "the difference to the rules in effect", body = PreviewBody),
         (status = 422, description = "rules that make no set", body = ProblemBody,
             content_type = "application/problem+json"),
-        AdminProblems,
         Problems,
     ))]
 pub(crate) async fn preview(

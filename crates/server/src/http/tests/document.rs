@@ -65,6 +65,49 @@ async fn every_route_of_the_document_is_served_and_the_document_itself_is_one() 
     assert!(routes >= 25, "{routes}");
 }
 
+#[tokio::test]
+async fn whatever_a_guard_answers_is_in_the_document() {
+    const READ: &str = "read-0123456789abcdef";
+    let path = std::env::temp_dir().join(format!("tollgate-document-tokens-{}", std::process::id()));
+    std::fs::write(&path, format!("read:{READ}\n")).unwrap();
+    let tokens = || Some(Tokens::of(&path).unwrap());
+    let app = app_with(RULES).with_access(Access { admin: tokens(), check: tokens() });
+    std::fs::remove_file(&path).unwrap();
+    let router = router(app);
+    let mut seen = std::collections::BTreeSet::new();
+    for (path, operations) in DOCUMENT["paths"].as_object().unwrap() {
+        // The answer to HEAD has no body to hold against anything.
+        for (method, operation) in
+            operations.as_object().unwrap().iter().filter(|(method, _)| *method != "head")
+        {
+            let line = format!("{} {}", method.to_uppercase(), path.replace(['{', '}'], ""));
+            // With no token, with one that may only look, and with wrong ones until there were too many.
+            for token in [None, Some(READ), Some("wrong"), Some("wrong")] {
+                let mut request = Served::request(&line, "not JSON");
+                if let Some(token) = token {
+                    let value = format!("Bearer {token}").parse().unwrap();
+                    request.headers_mut().insert("authorization", value);
+                }
+                let (parts, body) = router.clone().oneshot(request).await.unwrap().into_parts();
+                if path == "/v1/events" && parts.status == StatusCode::OK {
+                    continue; // it does not end
+                }
+                let bytes = to_bytes(body, 64 << 20).await.unwrap();
+                let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+                holds(&line, parts.status, &parts.headers, &body);
+                if body["title"].as_str().is_some_and(|title| title.contains("token")) {
+                    assert_eq!(operation["security"], json!([{}, {"token": []}]), "{line}");
+                    seen.insert(parts.status.as_u16());
+                }
+            }
+        }
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), [401, 403, 429]);
+    assert_eq!(DOCUMENT["components"]["securitySchemes"]["token"]["scheme"], "bearer");
+    assert!(operation("GET /v1/rules").unwrap()["responses"]["403"].is_null(), "a reader may look");
+    assert!(operation("GET /v1/authz").unwrap()["security"].is_null(), "a proxy shows no token of its own");
+}
+
 #[test]
 fn every_operation_has_a_summary_a_tag_and_answers_and_every_reference_leads_somewhere() {
     for (path, operations) in DOCUMENT["paths"].as_object().unwrap() {

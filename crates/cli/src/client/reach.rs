@@ -1,0 +1,147 @@
+//! How to reach a server: what to show it, and whom to believe that it is the one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use http::{HeaderValue, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::Client;
+
+const EXAMPLE: &str = "write it like http://127.0.0.1:8080";
+
+/// What a server asks for, and what we ask of it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReachArgs {
+    /// The token to show to a server: the first one in this file, which may be the server's own
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// The authority to trust for https://, as PEM; the system's without it
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_SERVER_CA")]
+    server_ca: Option<PathBuf>,
+    /// The certificate to show for https://, as PEM
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_SERVER_CERT")]
+    server_cert: Option<PathBuf>,
+    /// The certificate's key, as PEM
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_SERVER_KEY")]
+    server_key: Option<PathBuf>,
+}
+
+/// Where a server is.
+#[derive(Debug)]
+pub(crate) struct Address {
+    /// What paths are put behind.
+    base: String,
+    /// The same as it may be shown.
+    shown: String,
+}
+
+impl Address {
+    /// Reads one.
+    ///
+    /// # Errors
+    ///
+    /// It is none, and how to write one.
+    pub(crate) fn of(url: &str) -> anyhow::Result<Self> {
+        let shown = tollgate::sql::masked(url.trim_end_matches('/'));
+        let uri: Uri = url.parse().map_err(|_| anyhow!("--server {shown} is no address; {EXAMPLE}"))?;
+        let Some(scheme @ ("http" | "https")) = uri.scheme_str() else {
+            bail!("--server {shown} does not begin with http:// or https://; {EXAMPLE}");
+        };
+        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+        ensure!(!authority.contains('@'), "--server {shown}: a server takes no password; {EXAMPLE}");
+        let base = format!("{scheme}://{authority}{}", uri.path().trim_end_matches('/'));
+        Ok(Address { base, shown })
+    }
+
+    fn is_tls(&self) -> bool {
+        self.base.starts_with("https:")
+    }
+}
+
+impl ReachArgs {
+    /// A server by its address, which nobody has asked yet.
+    ///
+    /// # Errors
+    ///
+    /// The address is none, or a file is of no use. Nothing of a token or a key is repeated.
+    pub(crate) fn client(&self, url: &str) -> anyhow::Result<Client> {
+        let address = Address::of(url)?;
+        let authorization = self.token_file.as_deref().map(bearer).transpose()?;
+        let connector = self.connector(address.is_tls())?;
+        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
+        let Address { base, shown } = address;
+        Ok(Client { base, shown, authorization, http })
+    }
+
+    fn connector(&self, is_tls: bool) -> anyhow::Result<HttpsConnector<HttpConnector>> {
+        // Libraries below ask for a default; if there is one already, it stays.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let config = match is_tls {
+            true => self.tls()?,
+            // Nobody is trusted where nobody is asked.
+            false => {
+                ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
+            }
+        };
+        Ok(HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1().build())
+    }
+
+    /// Whom to trust, and what to show.
+    fn tls(&self) -> anyhow::Result<ClientConfig> {
+        let mut trusted = RootCertStore::empty();
+        let (good, _) = trusted.add_parsable_certificates(match &self.server_ca {
+            Some(path) => certificates(path)?,
+            None => rustls_native_certs::load_native_certs().certs,
+        });
+        ensure!(good > 0, "no authority is known to this system; name the server's with --server-ca");
+        let config = ClientConfig::builder().with_root_certificates(trusted);
+        match (&self.server_cert, &self.server_key) {
+            (None, None) => Ok(config.with_no_client_auth()),
+            (Some(chain), Some(key)) => {
+                let said = || format!("{} cannot be used with the key {}", chain.display(), key.display());
+                config.with_client_auth_cert(certificates(chain)?, private_key(key)?).with_context(said)
+            }
+            _ => bail!("--server-cert and --server-key go together; give both or none"),
+        }
+    }
+}
+
+fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let found = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<Vec<_>, _>>();
+    let found = found.ok().filter(|found| !found.is_empty());
+    found.with_context(|| format!("{} has no certificate in PEM form", path.display()))
+}
+
+fn private_key(path: &Path) -> anyhow::Result<PrivateKeyDer<'static>> {
+    let key = PrivateKeyDer::from_pem_slice(&read(path)?).ok(); // the reason could hold a word of it
+    key.with_context(|| format!("{} has no private key in PEM form", path.display()))
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn bearer(path: &Path) -> anyhow::Result<HeaderValue> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read the token file {}", path.display()))?;
+    let lines = text.lines().map(str::trim);
+    let token = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(without_role).next();
+    let token = token.with_context(|| format!("{} has no token; put one on a line", path.display()))?;
+    let sane = token.bytes().all(|byte| byte.is_ascii_graphic());
+    ensure!(sane, "{}: a token has visible characters only and no blanks", path.display());
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// A server's file says what a token may do before it.
+fn without_role(line: &str) -> &str {
+    line.strip_prefix("read:").or_else(|| line.strip_prefix("write:")).unwrap_or(line)
+}
