@@ -139,8 +139,9 @@ impl Shared {
         if !is_lent(hit.limit) {
             return self.take_place(hash, hit, temper).await;
         }
-        for round in 0..ROUNDS {
-            match self.look(hash, hit, (round == 0).then_some(temper)) {
+        let mut asked = None;
+        for _ in 0..ROUNDS {
+            match self.look(hash, hit, temper, &mut asked) {
                 Ok(part) => return Ok(part),
                 Err(Next::Wait(over)) => over.await,
                 Err(Next::Call(outgoing)) => {
@@ -154,9 +155,15 @@ impl Shared {
         Ok(Part::Exact)
     }
 
-    /// One look at what is held. The first of a request also counts it.
+    /// One look at what is held. The first of a request also counts it, and is when it asked.
     #[inline]
-    fn look(self: &Arc<Self>, hash: KeyHash, hit: &Hit<'_>, counts: Option<Temper>) -> Result<Part, Next> {
+    fn look(
+        self: &Arc<Self>,
+        hash: KeyHash,
+        hit: &Hit<'_>,
+        temper: Temper,
+        asked: &mut Option<Timestamp>,
+    ) -> Result<Part, Next> {
         let cost = hit.demand.cost;
         let mut shard = self.desks.shard(hash);
         let desk = match Desk::of(&mut shard, hash, hit, self) {
@@ -165,10 +172,11 @@ impl Shared {
         };
         // Under the lock, so that whoever was stopped before it does not spend what has ended since.
         let now = self.now();
-        if let Some(temper) = counts {
+        let asked = *asked.get_or_insert_with(|| {
             desk.holding.note(cost, temper, now);
-        }
-        match desk.holding.spend(cost, now) {
+            now
+        });
+        match desk.holding.spend(cost, asked, now) {
             Step::Pass(taken) => {
                 let verdict = desk.holding.verdict(hit.limit.capacity(), now);
                 let renewal = desk.renewal(hash, hit, self, now);
