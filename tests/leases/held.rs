@@ -13,7 +13,7 @@ use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 
-use crate::{check, node, warm};
+use crate::{calls, check, node, warm};
 
 /// A thousand tokens, and next to nothing comes back.
 const THOUSAND: &str = "rules: [{ name: all, key: global, limit: 1/d burst 1000, consistency: leased }]";
@@ -100,12 +100,6 @@ async fn a_tier_that_redis_refuses_puts_back_what_was_taken_here() {
     assert_eq!(remaining[2], 5_000 - 400, "rules on trial are charged whatever others say");
     // A renewal that left while tokens were taken has told that they are spent.
     assert!((900..=940).contains(&remaining[0]), "{remaining:?}");
-}
-
-/// What was asked of Redis for the sake of decisions.
-fn calls(node: &Limiter<LeasedStore>) -> u64 {
-    let stats = node.store().stats();
-    stats.lease_calls + stats.exact_decisions
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -34,6 +34,12 @@ async fn check(node: &Limiter<LeasedStore>) -> Answer {
     node.check(&Descriptor::new().with("user_id", "1"), 1).await
 }
 
+/// What was asked of Redis for the sake of decisions.
+fn calls(node: &Limiter<LeasedStore>) -> u64 {
+    let stats = node.store().stats();
+    stats.lease_calls + stats.exact_decisions
+}
+
 /// Asks until the key is hot, and answers how many were admitted on the way.
 async fn warm(node: &Limiter<LeasedStore>) -> u64 {
     warm_with(node, &Descriptor::new().with("user_id", "1")).await

@@ -7,7 +7,7 @@ use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 
-use crate::{check, node, node_with, warm};
+use crate::{calls, check, node, node_with, warm};
 
 const USUAL: Duration = Duration::from_millis(50);
 /// Long enough for a busy machine, and short enough to wait for.
@@ -123,6 +123,31 @@ async fn a_loan_that_nobody_heard_of_pays_for_the_request_that_wanted_it() {
     assert!(answer.await.allowed());
     heal(&proxy, &degraded).await;
     assert_eq!(degraded.store().stats().tokens_debited, 0);
+}
+
+#[tokio::test]
+async fn a_crowd_that_waits_in_vain_does_not_ask_one_after_the_other() {
+    const CROWD: usize = 100;
+    let rules = "rules: [{ key: global, limit: 1/d burst 100000, consistency: leased }]";
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let node = node_with(&proxy.url(), rules, PATIENT).await;
+    warm(&node).await;
+    proxy.set(Mode::Blackhole).await;
+    poll::until("what is held to be spent", async || check(&node).await.degraded().is_some().then_some(()))
+        .await;
+    let before = calls(&node);
+    let crowd: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let node = std::sync::Arc::clone(&node);
+            tokio::spawn(async move { check(&node).await })
+        })
+        .collect();
+    for one in crowd {
+        assert_eq!(one.await.unwrap().degraded().map(|degraded| degraded.reason), Some("timeout"));
+    }
+    let calls = calls(&node) - before;
+    assert!(calls <= 10, "{calls} calls for one crowd");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 use tokio::sync::futures::OwnedNotified;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::lease::{Parting, Step, Taken, Temper, is_lent};
 use tollgate_core::rule::Consistency;
 use tollgate_core::{Enforcement, Hit, Hits, Timestamp, Verdict, Verdicts};
@@ -139,11 +140,11 @@ impl Shared {
         if !is_lent(hit.limit) {
             return self.take_place(hash, hit, temper).await;
         }
-        let mut asked = None;
+        let (mut asked, mut patience) = (None, None);
         for _ in 0..ROUNDS {
             match self.look(hash, hit, temper, &mut asked) {
                 Ok(part) => return Ok(part),
-                Err(Next::Wait(over)) => over.await,
+                Err(Next::Wait(over)) => self.wait(over, &mut patience).await?,
                 Err(Next::Call(outgoing)) => {
                     // In a task of its own: whoever gives up the request does not give up the call.
                     let call = tokio::spawn(Arc::clone(self).send(outgoing));
@@ -153,6 +154,16 @@ impl Shared {
         }
         self.counters.exact.fetch_add(1, Ordering::Relaxed);
         Ok(Part::Exact)
+    }
+
+    /// Waits for somebody else's call: over all of them, no longer than a decision may take.
+    pub(super) async fn wait(
+        &self,
+        over: OwnedNotified,
+        patience: &mut Option<Instant>,
+    ) -> Result<(), StoreError> {
+        let deadline = *patience.get_or_insert_with(|| self.redis.deadline());
+        timeout_at(deadline, over).await.map_err(|_| StoreError::Timeout.unsent())
     }
 
     /// One look at what is held. The first of a request also counts it, and is when it asked.

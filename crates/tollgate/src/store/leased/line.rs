@@ -19,11 +19,11 @@ impl Shared {
         hit: &Hit<'_>,
         temper: Temper,
     ) -> Result<Part, StoreError> {
-        let mut asked = None;
+        let (mut asked, mut patience) = (None, None);
         for _ in 0..ROUNDS {
             match self.look_in_line(hash, hit, temper, &mut asked) {
                 Ok(part) => return Ok(part),
-                Err(Next::Wait(over)) => over.await,
+                Err(Next::Wait(over)) => self.wait(over, &mut patience).await?,
                 Err(Next::Call(outgoing)) => {
                     let call = tokio::spawn(Arc::clone(self).take_block(outgoing, hit.demand.patience));
                     match call.await.unwrap_or(Err(StoreError::Unreachable))? {
