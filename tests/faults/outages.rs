@@ -127,7 +127,7 @@ async fn a_node_that_starts_before_its_redis_decides_once_it_is_there() {
     let store = RedisStore::builder(&node.proxy.url()).connect().await.unwrap();
     assert_eq!(store.ready().await, Err(StoreError::Unreachable));
     let gate = Gate::new(slow_limit(), store);
-    assert_eq!(gate.allow("early").await, Err(StoreError::Unreachable));
+    assert_eq!(gate.allow("early").await, Err(StoreError::Away { reason: "unreachable" }));
     node.proxy.set(Mode::Pass).await;
     poll::until("the first decision", async || gate.allow("late").await.ok()).await;
     assert_eq!(gate.store().ready().await, Ok(()));

@@ -93,22 +93,14 @@ async fn a_stale_replica_that_is_promoted_forgets_what_it_had_not_and_no_more() 
     let mut sentinels = Sentinels::start().await;
     let gate = gate(&sentinels.url()).await;
     gate.allow_cost("key", REPLICATED).await.unwrap();
-    let [primary, replica] = &mut sentinels.servers;
     poll::until("the replica to have it", async || {
-        let contents = replica.server.contents().await;
+        let contents = sentinels.servers[1].server.contents().await;
         contents.iter().any(|(key, _)| key.ends_with(":key")).then_some(())
     })
     .await;
-    // The replica gets no further: whoever it logs in as is not let in any more.
-    primary.server.command(&["ACL", "SETUSER", "replication", "off"]).await;
-    primary.server.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
-    poll::until("the replica to be alone", async || {
-        let status = replica.server.info("replication", "master_link_status").await;
-        (status.as_deref() == Some("down")).then_some(())
-    })
-    .await;
+    sentinels.leave_the_replica_behind().await;
     gate.allow_cost("key", LOST).await.unwrap();
-    primary.server.kill();
+    sentinels.servers[0].server.kill();
     sentinels.until_role(1, "master").await;
     followed(&gate, "another").await;
     let left = gate.peek("key").await.unwrap().remaining;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod cluster;
 mod fleet;
 mod held;
 mod outages;
@@ -33,12 +34,23 @@ async fn check(node: &Limiter<LeasedStore>) -> Answer {
     node.check(&Descriptor::new().with("user_id", "1"), 1).await
 }
 
+/// What was asked of Redis for the sake of decisions.
+fn calls(node: &Limiter<LeasedStore>) -> u64 {
+    let stats = node.store().stats();
+    stats.lease_calls + stats.exact_decisions
+}
+
 /// Asks until the key is hot, and answers how many were admitted on the way.
 async fn warm(node: &Limiter<LeasedStore>) -> u64 {
+    warm_with(node, &Descriptor::new().with("user_id", "1")).await
+}
+
+/// The same with a request of one's own.
+async fn warm_with(node: &Limiter<LeasedStore>, request: &Descriptor<'_>) -> u64 {
     let mut admitted = 0;
     tollgate_tests::poll::until("a lease", async || {
         for _ in 0..20 {
-            admitted += u64::from(check(node).await.allowed());
+            admitted += u64::from(node.check(request, 1).await.allowed());
         }
         (node.store().stats().local_decisions > 0).then_some(())
     })

@@ -7,9 +7,11 @@ use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 
-use crate::{check, node, node_with, warm};
+use crate::{calls, check, node, node_with, warm};
 
 const USUAL: Duration = Duration::from_millis(50);
+/// Long enough for a busy machine, and short enough to wait for.
+pub(crate) const PATIENT: Duration = Duration::from_millis(500);
 
 /// A node whose way to Redis can be cut.
 async fn behind_a_proxy(rules: &str) -> (RedisServer, FaultProxy, std::sync::Arc<Limiter<LeasedStore>>) {
@@ -49,8 +51,8 @@ async fn what_was_admitted_in_an_outage_is_charged_afterwards_at_most_one_capaci
       - { name: many, key: 'user:{user_id}', limit: 1/d burst 50, on_store_failure: open }";
     let (server, proxy, degraded) = behind_a_proxy(rules).await;
     let other = node(&server.url(), rules).await;
-    assert!(check(&degraded).await.degraded().is_none());
-    proxy.set(Mode::Refuse).await;
+    assert!(check(&other).await.degraded().is_none());
+    cut(&proxy, &degraded).await;
     let mut admitted = 0;
     while admitted < 200 {
         let answer = check(&degraded).await;
@@ -64,4 +66,105 @@ async fn what_was_admitted_in_an_outage_is_charged_afterwards_at_most_one_capaci
     })
     .await;
     assert!(degraded.store().stats().tokens_debited > 0);
+}
+
+/// Nobody answers any more, and the node knows it: what it decides from now on is never sent.
+async fn cut(proxy: &FaultProxy, node: &Limiter<LeasedStore>) {
+    proxy.set(Mode::Refuse).await;
+    poll::until("the breaker to open", async || (!node.store().redis().stats().up).then_some(())).await;
+}
+
+/// Redis is there again, and everything is paid.
+async fn heal(proxy: &FaultProxy, node: &Limiter<LeasedStore>) {
+    proxy.set(Mode::Pass).await;
+    poll::until("Redis to be back", async || node.store().redis().stats().up.then_some(())).await;
+    node.store().close().await;
+}
+
+async fn left(node: &Limiter<LeasedStore>) -> u64 {
+    let answer = node.peek(&Descriptor::new().with("user_id", "1"), 1).await;
+    assert!(answer.degraded().is_none());
+    answer.remaining().unwrap()
+}
+
+#[tokio::test]
+async fn what_redis_ran_and_nobody_heard_of_is_charged_once() {
+    for policy in ["open", "local"] {
+        let rules = format!("rules: [{{ key: global, limit: 1/d burst 1000, on_store_failure: {policy} }}]");
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let degraded = node_with(&proxy.url(), &rules, PATIENT).await;
+        let other = node(&server.url(), &rules).await;
+        proxy.set(Mode::DropReplies).await;
+        let answer = check(&degraded).await;
+        assert_eq!(answer.degraded().map(|degraded| degraded.reason), Some("timeout"));
+        assert!(answer.allowed(), "it passes by {policy}");
+        poll::until("Redis to have run it", async || (left(&other).await == 999).then_some(())).await;
+        // This one is never sent: it shows that what is owed has been paid when all is over.
+        cut(&proxy, &degraded).await;
+        assert!(check(&degraded).await.allowed());
+        heal(&proxy, &degraded).await;
+        assert_eq!((left(&other).await, degraded.store().stats().tokens_debited), (998, 1), "{policy}");
+    }
+}
+
+#[tokio::test]
+async fn a_loan_that_nobody_heard_of_pays_for_the_request_that_wanted_it() {
+    let rules = "rules: [{ key: global, limit: 1/d burst 100000, consistency: leased }]";
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let degraded = node_with(&proxy.url(), rules, PATIENT).await;
+    warm(&degraded).await;
+    proxy.set(Mode::DropReplies).await;
+    let answer = poll::until("what is held to be spent", async || {
+        let answer = check(&degraded).await;
+        answer.degraded().is_some().then_some(answer)
+    });
+    assert!(answer.await.allowed());
+    heal(&proxy, &degraded).await;
+    assert_eq!(degraded.store().stats().tokens_debited, 0);
+}
+
+#[tokio::test]
+async fn a_crowd_that_waits_in_vain_does_not_ask_one_after_the_other() {
+    const CROWD: usize = 100;
+    let rules = "rules: [{ key: global, limit: 1/d burst 100000, consistency: leased }]";
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let node = node_with(&proxy.url(), rules, PATIENT).await;
+    warm(&node).await;
+    proxy.set(Mode::Blackhole).await;
+    poll::until("what is held to be spent", async || check(&node).await.degraded().is_some().then_some(()))
+        .await;
+    let before = calls(&node);
+    let crowd: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let node = std::sync::Arc::clone(&node);
+            tokio::spawn(async move { check(&node).await })
+        })
+        .collect();
+    for one in crowd {
+        assert_eq!(one.await.unwrap().degraded().map(|degraded| degraded.reason), Some("timeout"));
+    }
+    let calls = calls(&node) - before;
+    assert!(calls <= 10, "{calls} calls for one crowd");
+}
+
+#[tokio::test]
+async fn a_node_that_stops_pays_everything_it_owes() {
+    const USERS: usize = 300;
+    let rules = "rules: [{ key: 'user:{user_id}', limit: 1/d burst 10, on_store_failure: open }]";
+    let (server, proxy, degraded) = behind_a_proxy(rules).await;
+    let other = node(&server.url(), rules).await;
+    cut(&proxy, &degraded).await;
+    let users: Vec<String> = (0..USERS).map(|number| number.to_string()).collect();
+    let request = |user| Descriptor::new().with("user_id", user);
+    for user in &users {
+        assert!(degraded.check(&request(&**user), 3).await.degraded().is_some());
+    }
+    heal(&proxy, &degraded).await;
+    assert_eq!(degraded.store().stats().tokens_debited, 3 * 300);
+    for user in &users {
+        assert_eq!(other.peek(&request(&**user), 1).await.remaining(), Some(7), "user {user}");
+    }
 }

@@ -12,6 +12,7 @@
 
 mod bound;
 mod node;
+mod refused;
 mod store;
 mod world;
 

@@ -34,6 +34,7 @@ pub(crate) enum Reply {
 struct Waiting {
     cost: u64,
     round: u32,
+    asked: Timestamp,
 }
 
 /// What it holds of one key.
@@ -97,13 +98,14 @@ impl Node {
         let mut outcome = Outcome::default();
         let clock = self.clock(now);
         self.desks[key].holding.note(cost, self.temper, clock);
-        self.spend(key, Waiting { cost, round: 0 }, now, &mut outcome);
+        self.spend(key, Waiting { cost, round: 0, asked: clock }, now, &mut outcome);
         outcome
     }
 
     fn spend(&mut self, key: usize, request: Waiting, now: i64, outcome: &mut Outcome) {
         let (clock, id) = (self.clock(now), self.id);
-        let Waiting { cost, round } = request;
+        let Waiting { cost, round, asked } = request;
+        let again = Waiting { round: round + 1, ..request };
         let desk = &mut self.desks[key];
         let turn = desk.block.as_mut().map_or(Turn::None, |block| block.take(cost, Micros::MAX, clock));
         if let Turn::Place { .. } = turn {
@@ -114,13 +116,13 @@ impl Node {
             self.sequence += 1;
             self.sequence
         };
-        match desk.holding.spend(cost, clock) {
+        match desk.holding.spend(cost, asked, clock) {
             Step::Pass(_) => {
                 outcome.passed.push(cost);
                 outcome.send.extend(desk.holding.renewal(id, next, clock).map(Message::Lend));
             }
             Step::Refuse(_) => outcome.refused += 1,
-            Step::Wait if round < ROUNDS => desk.waiting.push(Waiting { cost, round: round + 1 }),
+            Step::Wait if round < ROUNDS => desk.waiting.push(again),
             Step::Call if round < ROUNDS && !is_lent(&self.limits[key]) => {
                 self.sequence += 1;
                 let call = desk.holding.call(id, self.sequence, cost, clock);
@@ -130,7 +132,7 @@ impl Node {
             Step::Call if round < ROUNDS => {
                 self.sequence += 1;
                 outcome.send.push(Message::Lend(desk.holding.call(id, self.sequence, cost, clock)));
-                desk.waiting.push(Waiting { cost, round: round + 1 });
+                desk.waiting.push(again);
             }
             Step::Exact | Step::Wait | Step::Call => {
                 self.tickets += 1;

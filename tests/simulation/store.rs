@@ -4,6 +4,8 @@ use tollgate_core::algorithm::{Answer, Demand, State, Window};
 use tollgate_core::lease::{Call, LeasedBucket, Ledger, Loan};
 use tollgate_core::{Limit, Micros, Timestamp, Verdict};
 
+use crate::node::{Message, Reply};
+
 /// What a bucket's key holds.
 type Kept = Option<(State, Ledger)>;
 
@@ -34,7 +36,24 @@ impl Store {
         LeasedBucket::open(&self.limits[key], state, ledger, self.clock(now), Window::Own)
     }
 
-    pub(crate) fn charge(&mut self, key: usize, cost: u64, now: i64) -> Verdict {
+    /// Does what a message says.
+    pub(crate) fn answer(&mut self, key: usize, message: Message, now: i64) -> Reply {
+        match message {
+            Message::Lend(call) => {
+                Reply::Loan { sequence: call.sequence, outcome: self.lend(key, &call, now) }
+            }
+            Message::Block { sequence, places, cost } => {
+                let verdict = self.charge(key, places, now);
+                Reply::Block { sequence, places, cost, verdict, charged_at: now }
+            }
+            Message::Charge { cost, ticket } => {
+                let verdict = self.charge(key, cost, now);
+                Reply::Verdict { ticket, cost, verdict, charged_at: now }
+            }
+        }
+    }
+
+    fn charge(&mut self, key: usize, cost: u64, now: i64) -> Verdict {
         let mut bucket = self.open(key, now);
         let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
         if answer.allowed() {
@@ -47,7 +66,7 @@ impl Store {
         verdict
     }
 
-    pub(crate) fn lend(&mut self, key: usize, call: &Call, now: i64) -> Option<(Loan, Verdict)> {
+    fn lend(&mut self, key: usize, call: &Call, now: i64) -> Option<(Loan, Verdict)> {
         let mut bucket = self.open(key, now);
         let loan = bucket.lend(call)?;
         let answer = if loan.granted >= call.least {

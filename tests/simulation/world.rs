@@ -245,20 +245,7 @@ impl World {
         if self.store_is_away {
             return;
         }
-        let charged_at = self.now;
-        let reply = match message {
-            Message::Lend(call) => {
-                Reply::Loan { sequence: call.sequence, outcome: self.store.lend(key, &call, self.now) }
-            }
-            Message::Block { sequence, places, cost } => {
-                let verdict = self.store.charge(key, places, self.now);
-                Reply::Block { sequence, places, cost, verdict, charged_at }
-            }
-            Message::Charge { cost, ticket } => {
-                let verdict = self.store.charge(key, cost, self.now);
-                Reply::Verdict { ticket, cost, verdict, charged_at }
-            }
-        };
+        let reply = self.store.answer(key, message, self.now);
         if let Some(delay) = self.delay(node) {
             self.after(delay, Event::AtNode { node, life, key, reply });
         }

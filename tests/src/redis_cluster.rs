@@ -99,6 +99,17 @@ impl RedisCluster {
         usize::from((slot / (SLOTS / PRIMARIES)).min(PRIMARIES - 1))
     }
 
+    /// The primary whose slots a key is in.
+    ///
+    /// # Panics
+    ///
+    /// The first node does not answer.
+    pub async fn primary_with(&self, key: &[u8]) -> usize {
+        let key = std::str::from_utf8(key).expect("keys are text");
+        let slot = self.nodes[0].server.command(&["CLUSTER", "KEYSLOT", key]).await;
+        self.primary_of(redis::from_redis_value(slot).expect("a number"))
+    }
+
     /// Gives slots from one primary to another, as `redis-cli --cluster reshard` does, but key by key: in between,
     /// requests about several keys of a slot find some here and some there.
     ///

@@ -105,6 +105,22 @@ impl Sentinels {
         .await;
     }
 
+    /// The replica gets no further: whoever it logs in as is not let in any more.
+    ///
+    /// # Panics
+    ///
+    /// It goes on.
+    pub async fn leave_the_replica_behind(&self) {
+        let [primary, replica] = &self.servers;
+        primary.server.command(&["ACL", "SETUSER", "replication", "off"]).await;
+        primary.server.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+        poll::until("the replica to be alone", async || {
+            let status = replica.server.info("replication", "master_link_status").await;
+            (status.as_deref() == Some("down")).then_some(())
+        })
+        .await;
+    }
+
     /// Ends one of the sentinels.
     ///
     /// # Panics

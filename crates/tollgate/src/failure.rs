@@ -65,6 +65,7 @@ impl Failure {
         let policy = |place: usize| policy(rules.rule(limited.rules[place]));
         let enforces = |place: usize| limited.hits[place].enforcement == Enforcement::Enforce;
         let mut error = error.clone();
+        let mut in_doubt = error.is_in_doubt();
         let mut lost = lost(&error, limited.hits.len());
         let closed = |lost: &[bool]| {
             (0..lost.len()).any(|at| lost[at] && enforces(at) && policy(at) == FailurePolicy::Closed)
@@ -74,6 +75,7 @@ impl Failure {
         let rest = match Rest::ask(store, limited, &lost, if_open(&lost, verb)).await {
             Ok(rest) => rest,
             Err(lost_too) => {
+                in_doubt |= lost_too.is_in_doubt();
                 error = lost_too;
                 lost.fill(true); // asked a third time, a caller would wait for ever
                 Rest::default()
@@ -97,7 +99,8 @@ impl Failure {
         let loss = Loss { reason: error.reason(), lost: &lost };
         let decision = Decision::without_store(rules, limited, &verdicts, loss);
         self.count(&decision);
-        if verb == Verb::Check && decision.allowed() {
+        // What may have been charged is not charged again.
+        if verb == Verb::Check && decision.allowed() && !in_doubt {
             let admitted = limited.hits.iter().zip(&lost).filter(|(_, lost)| **lost);
             let admitted: SmallVec<[Hit<'_>; 4]> = admitted.map(|(hit, _)| hit.clone()).collect();
             store.owe(&admitted); // to be charged when the store is back

@@ -8,6 +8,10 @@
 //!                     Exact     too cold to borrow for: the store decides this one
 //! ```
 //!
+//! One call answers all who wait for it. Those whom its loan covers pass. If the store refused, or had less left than a
+//! request costs, the others are refused too, however late they come to look: a crowd makes no more calls than one
+//! caller would.
+//!
 //! All instants are of one clock of the node, which never stands still and never jumps: it need not agree with
 //! anybody else's.
 
@@ -132,19 +136,15 @@ impl Holding {
         self.hot = if self.hot { pace >= temper.cold } else { pace >= temper.hot };
     }
 
-    /// What to do with a request of this cost.
+    /// What to do with a request of this cost that was first looked at then.
     #[inline]
-    pub fn spend(&mut self, cost: u64, now: Timestamp) -> Step {
+    pub fn spend(&mut self, cost: u64, asked: Timestamp, now: Timestamp) -> Step {
         if cost <= self.tokens_at(now) {
             self.tokens -= cost;
             return Step::Pass(Taken { cost, sequence: self.sequence });
         }
-        match self.refusal {
-            Some(refusal) if now < refusal.until && cost >= refusal.cost => {
-                return Step::Refuse(refusal.verdict_at(now));
-            }
-            Some(refusal) if now >= refusal.until => self.refusal = None,
-            _ => {}
+        if let Some(refusal) = self.refusal.filter(|refusal| refusal.holds(cost, asked, now)) {
+            return Step::Refuse(refusal.verdict_at(now));
         }
         match self.flight {
             Some(_) => Step::Wait,
@@ -220,7 +220,21 @@ impl Holding {
             self.quiet_until = now.after(SCARCE);
         }
         self.told = Told { remaining: verdict.remaining, reset_after: verdict.reset_after, at: now };
+        self.refuse_who_waited(verdict, now);
         Some(flight.sent)
+    }
+
+    /// Whoever waited for this answer and costs more than the store had left is refused by it. Whoever comes later is not:
+    /// by then there may be more.
+    fn refuse_who_waited(&mut self, left: &Verdict, now: Timestamp) {
+        let remembered = self.refusal.is_some_and(|refusal| now < refusal.until);
+        // A wait until all leases are over is a guess: the next call, which tells what was spent, will know better.
+        let is_known = left.more_after.is_some_and(|wait| wait < left.reset_after);
+        if is_known && !remembered {
+            let (retry_after, delay) = (left.more_after, Micros::ZERO);
+            let verdict = Verdict { allowed: false, retry_after, delay, ..*left };
+            self.refusal = Some(Refusal { cost: left.remaining + 1, verdict, at: now, until: now });
+        }
     }
 
     /// The size of the block to take of a queue, for a request of this cost: no more than a part of what was left.
@@ -312,6 +326,11 @@ impl Default for Holding {
 }
 
 impl Refusal {
+    /// Whether it answers a request of this cost: it was given since that asked, or is still remembered.
+    fn holds(&self, cost: u64, asked: Timestamp, now: Timestamp) -> bool {
+        cost >= self.cost && (asked <= self.at || now < self.until)
+    }
+
     /// The same refusal, some time later.
     fn verdict_at(&self, now: Timestamp) -> Verdict {
         let elapsed = Micros::new(now.as_micros().abs_diff(self.at.as_micros()));

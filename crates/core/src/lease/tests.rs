@@ -171,6 +171,11 @@ fn a_request_that_leases_crowd_out_is_told_to_wait_until_they_are_back() {
     assert!(shop.with(later, |bucket| bucket.ask(Demand { cost: 8, patience: Micros::MAX }).allowed()));
 }
 
+/// What a request of this cost does that asks now.
+fn spend(holding: &mut Holding, cost: u64, now: i64) -> Step {
+    holding.spend(cost, at(now), at(now))
+}
+
 /// A holding with tokens, lent at 0.
 fn held(tokens: u64) -> Holding {
     let mut holding = Holding::new();
@@ -183,9 +188,9 @@ fn held(tokens: u64) -> Holding {
 #[test]
 fn a_node_stops_before_the_store_forgets_counted_from_before_it_asked() {
     let mut holding = held(3);
-    assert!(matches!(holding.spend(1, at(449_999)), Step::Pass(_)));
+    assert!(matches!(spend(&mut holding, 1, 449_999), Step::Pass(_)));
     assert_eq!(holding.tokens_at(at(450_000)), 0);
-    assert_eq!(holding.spend(1, at(450_000)), Step::Exact, "also one that stood still meanwhile");
+    assert_eq!(spend(&mut holding, 1, 450_000), Step::Exact, "also one that stood still meanwhile");
 }
 
 #[test]
@@ -211,10 +216,10 @@ fn an_answer_that_was_given_up_on_is_never_spent() {
 #[test]
 fn tokens_are_put_back_unless_the_store_was_told_that_they_are_spent() {
     let mut holding = held(3);
-    let Step::Pass(taken) = holding.spend(1, at(20_000)) else { panic!("there are some") };
+    let Step::Pass(taken) = spend(&mut holding, 1, 20_000) else { panic!("there are some") };
     holding.put_back(taken);
     assert_eq!(holding.tokens_at(at(20_000)), 3);
-    let Step::Pass(taken) = holding.spend(1, at(20_000)) else { panic!("there are some") };
+    let Step::Pass(taken) = spend(&mut holding, 1, 20_000) else { panic!("there are some") };
     assert_eq!(holding.call(ONE, 2, 9, at(30_000)).left, 2);
     holding.put_back(taken);
     assert_eq!(holding.tokens_at(at(30_000)), 2);
@@ -225,14 +230,63 @@ fn a_refusal_is_remembered_for_its_wait_and_at_most_a_second() {
     let mut holding = Holding::new();
     let refused = |wait| Verdict { allowed: false, ..Verdict::closed(10, Micros::new(wait)) };
     holding.refused(2, refused(100_000), at(0));
-    let Step::Refuse(verdict) = holding.spend(2, at(60_000)) else { panic!("it was refused just now") };
+    let Step::Refuse(verdict) = spend(&mut holding, 2, 60_000) else { panic!("it was refused just now") };
     assert_eq!(verdict.retry_after, Some(Micros::new(40_000)));
-    assert_eq!(holding.spend(1, at(60_000)), Step::Exact, "less may pass");
-    assert_eq!(holding.spend(2, at(100_000)), Step::Exact);
+    assert_eq!(spend(&mut holding, 1, 60_000), Step::Exact, "less may pass");
+    assert_eq!(spend(&mut holding, 2, 100_000), Step::Exact);
     holding.refused(2, refused(3_600_000_000), at(0));
-    assert!(matches!(holding.spend(2, at(999_999)), Step::Refuse(_)));
+    assert!(matches!(spend(&mut holding, 2, 999_999), Step::Refuse(_)));
     holding.forget_refusal();
-    assert_eq!(holding.spend(2, at(999_999)), Step::Exact);
+    assert_eq!(spend(&mut holding, 2, 999_999), Step::Exact);
+}
+
+#[test]
+fn one_call_answers_all_who_wait_for_it_however_late_they_look() {
+    let mut shop = Shop::new("10/s burst 10");
+    shop.with(0, |bucket| bucket.take(9));
+    let mut holding = Holding::new();
+    let call = holding.call(ONE, 1, 1, at(0));
+    let (loan, verdict) = shop.with(500, |bucket| {
+        let loan = bucket.lend(&call).unwrap();
+        (loan, bucket.verdict(bucket.ask(Demand { cost: 0, patience: Micros::MAX })))
+    });
+    holding.answered(1, loan, &verdict, at(1_000));
+    // On a busy machine they look when the next token is there already, and none of them calls for it.
+    assert!(matches!(holding.spend(1, at(0), at(250_000)), Step::Pass(_)), "the loan is for one of them");
+    for asked in [0, 1, 999, 1_000] {
+        let Step::Refuse(verdict) = holding.spend(1, at(asked), at(250_000)) else {
+            panic!("nothing was left")
+        };
+        assert!(!verdict.allowed);
+    }
+    assert_eq!(spend(&mut holding, 1, 250_000), Step::Exact, "whoever comes later asks for himself");
+}
+
+#[test]
+fn a_refusal_answers_those_who_waited_for_it_also_when_its_time_is_over() {
+    let mut holding = Holding::new();
+    holding.refused(2, Verdict::closed(10, Micros::new(1_000)), at(500));
+    assert!(matches!(holding.spend(2, at(400), at(90_000)), Step::Refuse(_)));
+    assert_eq!(holding.spend(1, at(400), at(90_000)), Step::Exact, "less may pass");
+    assert_eq!(spend(&mut holding, 2, 90_000), Step::Exact);
+    holding.forget_refusal();
+    assert_eq!(holding.spend(2, at(400), at(90_000)), Step::Exact, "something was refunded meanwhile");
+}
+
+#[test]
+fn an_answer_that_leaves_enough_refuses_nobody() {
+    let mut shop = Shop::new("10/s burst 10");
+    shop.with(0, |bucket| bucket.take(5));
+    let mut holding = Holding::new();
+    let call = holding.call(ONE, 1, 1, at(0));
+    let (loan, verdict) = shop.with(0, |bucket| {
+        let loan = bucket.lend(&call).unwrap();
+        (loan, bucket.verdict(bucket.ask(Demand { cost: 0, patience: Micros::MAX })))
+    });
+    assert_eq!((loan.granted, verdict.remaining), (1, 4));
+    holding.answered(1, loan, &verdict, at(1_000));
+    assert_eq!(holding.spend(4, at(0), at(1_000)), Step::Exact);
+    assert!(matches!(holding.spend(5, at(0), at(1_000)), Step::Refuse(_)));
 }
 
 #[test]
@@ -308,4 +362,39 @@ fn a_place_whose_turn_is_over_is_void() {
     block.put_back(1, ticket);
     assert!(matches!(block.take(2, Micros::MAX, at(20_000)), Turn::Place { .. }));
     assert_eq!(block.take(1, Micros::MAX, at(20_000)), Turn::None);
+}
+
+#[test]
+fn a_place_goes_back_into_the_block_it_came_from_or_nowhere() {
+    let limit: Limit = "100/s queue 99".parse().unwrap();
+    let block = |sent: i64, end: u64| {
+        let verdict = Verdict { reset_after: Micros::new(end), ..verdict(90) };
+        Block::new(&limit, 5, 1, &verdict, at(sent), at(sent)).unwrap()
+    };
+    let delays = |mut block: Block, now: i64| {
+        let mut delays = Vec::new();
+        while let Turn::Place { delay, .. } = block.take(1, Micros::MAX, at(now)) {
+            delays.push(delay.get());
+        }
+        delays
+    };
+    let mut first = block(0, 50_000);
+    let own = first.first_ticket();
+    let Turn::Place { ticket, .. } = first.take(1, Micros::MAX, at(0)) else { panic!("four are left") };
+    // While that request waited for another tier, the next block was taken, a microsecond later.
+    let mut second = block(1, 100_000);
+    let four = [60_000, 70_000, 80_000, 90_000];
+    for foreign in [ticket, own] {
+        second.put_back(1, foreign);
+        assert_eq!(delays(second, 1), four, "as many places as were taken, each with its own turn");
+    }
+    // Its own come back: the last that was taken, or the one of the request that it was taken for.
+    second.put_back(1, second.first_ticket());
+    assert_eq!(delays(second, 1), [50_000, 60_000, 70_000, 80_000, 90_000]);
+    first.put_back(1, ticket);
+    assert_eq!(delays(first, 0), [10_000, 20_000, 30_000, 40_000]);
+    let Turn::Place { ticket: earlier, .. } = first.take(1, Micros::MAX, at(0)) else { panic!("it is back") };
+    first.take(1, Micros::MAX, at(0));
+    first.put_back(1, earlier);
+    assert_eq!(delays(first, 0), [30_000, 40_000], "behind it somebody stands already");
 }

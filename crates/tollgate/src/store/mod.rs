@@ -41,8 +41,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The store could not be asked, or did not answer in time. The hits may have been charged, so do not
-    /// retry; let the rule's policy decide. Of [a part](StoreError::Part) that did not answer, the rest was not
+    /// The store could not be asked, or did not answer in time. The hits [may have been
+    /// charged](StoreError::is_in_doubt), so do not retry; let the rule's policy decide. Of [a part](StoreError::Part) that did not answer, the rest was not
     /// charged, and may be asked without it.
     fn charge(
         &self,
@@ -106,8 +106,8 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// Takes note that these hits were admitted without asking, while the store was away. A store that can, charges them
-    /// later; at most what is there then.
+    /// Takes note that these hits were admitted without asking, while the store was away, and certainly not charged. A
+    /// store that can, charges them later; at most what is there then.
     fn owe(&self, hits: &[Hit<'_>]) {
         let _ = hits;
     }
@@ -169,9 +169,15 @@ pub enum StoreError {
     /// It did not answer before the decision's deadline. It may have charged the request all the same.
     #[error("the store does not answer in time")]
     Timeout,
-    /// It could not be reached, or what it answered makes no sense.
+    /// The connection to it broke, or what it answered makes no sense. It may have charged the request all the same.
     #[error("the store cannot be reached")]
     Unreachable,
+    /// It is known to be away, or no connection to it came about in time: it was not asked.
+    #[error("the store is away, and was not asked: {reason}")]
+    Away {
+        /// Why it is away: one of [`REASONS`](Self::REASONS).
+        reason: &'static str,
+    },
     /// Too many decisions wait for it already.
     #[error("too many decisions wait for the store")]
     Overloaded,
@@ -235,10 +241,26 @@ impl StoreError {
         }
     }
 
+    /// The same of a request that was never sent.
+    #[cfg(feature = "redis")]
+    pub(crate) fn unsent(self) -> Self {
+        if self.is_in_doubt() { StoreError::Away { reason: self.reason() } } else { self }
+    }
+
+    /// Whether nobody knows if the request was charged. Where this is false, it certainly was not.
+    pub fn is_in_doubt(&self) -> bool {
+        match self {
+            StoreError::Part { error, .. } => error.is_in_doubt(),
+            StoreError::Timeout | StoreError::Unreachable => true,
+            StoreError::Away { .. } | StoreError::Overloaded | StoreError::Rejected { .. } => false,
+        }
+    }
+
     /// One of a few words, for answers and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             StoreError::Part { error, .. } => error.reason(),
+            StoreError::Away { reason } => reason,
             StoreError::Timeout => "timeout",
             StoreError::Unreachable => "unreachable",
             StoreError::Overloaded => "overloaded",
@@ -420,5 +442,42 @@ impl Store for AnyStore {
         ttl: Micros,
     ) -> Result<Vec<u64>, StoreError> {
         each!(self, store => store.settle(reservation, due, ttl))
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+
+    fn part(lost: &[usize]) -> StoreError {
+        StoreError::Part { error: Box::new(StoreError::Timeout), lost: lost.to_vec() }
+    }
+
+    #[test]
+    fn what_was_not_asked_is_not_lost() {
+        assert_eq!(StoreError::Timeout.at(&[0, 1, 2], 3), StoreError::Timeout, "all of it was");
+        assert_eq!(StoreError::Timeout.at(&[0, 2], 3), part(&[0, 2]));
+        assert_eq!(
+            part(&[1]).at(&[0, 2], 3),
+            part(&[2]),
+            "the second that was asked is the third of the request"
+        );
+    }
+
+    #[test]
+    fn only_what_was_not_sent_or_was_declined_is_certainly_not_charged() {
+        let away = StoreError::Timeout.unsent();
+        assert_eq!((away.reason(), away.is_in_doubt()), ("timeout", false));
+        assert_eq!(StoreError::rejected("OOM").unsent(), StoreError::rejected("OOM"));
+        for (error, in_doubt) in [
+            (StoreError::Timeout, true),
+            (StoreError::Unreachable, true),
+            (part(&[0]), true),
+            (StoreError::Overloaded, false),
+            (StoreError::rejected("OOM"), false),
+            (away.at(&[0], 2), false),
+        ] {
+            assert_eq!(error.is_in_doubt(), in_doubt, "{error:?}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 use tokio::sync::futures::OwnedNotified;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::lease::{Parting, Step, Taken, Temper, is_lent};
 use tollgate_core::rule::Consistency;
 use tollgate_core::{Enforcement, Hit, Hits, Micros, Timestamp, Verdict, Verdicts};
@@ -140,10 +141,11 @@ impl Shared {
         if !is_lent(hit.limit) {
             return self.take_place(hash, hit, temper).await;
         }
-        for round in 0..ROUNDS {
-            match self.look(hash, hit, (round == 0).then_some(temper)) {
+        let (mut asked, mut patience) = (None, None);
+        for _ in 0..ROUNDS {
+            match self.look(hash, hit, temper, &mut asked) {
                 Ok(part) => return Ok(part),
-                Err(Next::Wait(over)) => over.await,
+                Err(Next::Wait(over)) => self.wait(over, &mut patience).await?,
                 Err(Next::Call(outgoing)) => {
                     // In a task of its own: whoever gives up the request does not give up the call.
                     let call = tokio::spawn(Arc::clone(self).send(outgoing));
@@ -155,9 +157,25 @@ impl Shared {
         Ok(Part::Exact)
     }
 
-    /// One look at what is held. The first of a request also counts it.
+    /// Waits for somebody else's call: over all of them, no longer than a decision may take.
+    pub(super) async fn wait(
+        &self,
+        over: OwnedNotified,
+        patience: &mut Option<Instant>,
+    ) -> Result<(), StoreError> {
+        let deadline = *patience.get_or_insert_with(|| self.redis.deadline());
+        timeout_at(deadline, over).await.map_err(|_| StoreError::Timeout.unsent())
+    }
+
+    /// One look at what is held. The first of a request also counts it, and is when it asked.
     #[inline]
-    fn look(self: &Arc<Self>, hash: KeyHash, hit: &Hit<'_>, counts: Option<Temper>) -> Result<Part, Next> {
+    fn look(
+        self: &Arc<Self>,
+        hash: KeyHash,
+        hit: &Hit<'_>,
+        temper: Temper,
+        asked: &mut Option<Timestamp>,
+    ) -> Result<Part, Next> {
         let cost = hit.demand.cost;
         let mut shard = self.desks.shard(hash);
         let desk = match Desk::of(&mut shard, hash, hit, self) {
@@ -166,10 +184,11 @@ impl Shared {
         };
         // Under the lock, so that whoever was stopped before it does not spend what has ended since.
         let now = self.now();
-        if let Some(temper) = counts {
+        let asked = *asked.get_or_insert_with(|| {
             desk.holding.note(cost, temper, now);
-        }
-        match desk.holding.spend(cost, now) {
+            now
+        });
+        match desk.holding.spend(cost, asked, now) {
             Step::Pass(taken) => {
                 let verdict = desk.holding.verdict(hit.limit.capacity(), now);
                 let renewal = desk.renewal(hash, hit, self, now);

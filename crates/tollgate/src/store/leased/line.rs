@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tollgate_core::lease::{Block, Loan, Step, TERM, Temper, Turn};
-use tollgate_core::{Hit, Micros, Verdict};
+use tollgate_core::{Hit, Micros, Timestamp, Verdict};
 
 use super::Shared;
 use super::charge::{Next, Part, ROUNDS};
@@ -19,10 +19,11 @@ impl Shared {
         hit: &Hit<'_>,
         temper: Temper,
     ) -> Result<Part, StoreError> {
-        for round in 0..ROUNDS {
-            match self.look_in_line(hash, hit, (round == 0).then_some(temper)) {
+        let (mut asked, mut patience) = (None, None);
+        for _ in 0..ROUNDS {
+            match self.look_in_line(hash, hit, temper, &mut asked) {
                 Ok(part) => return Ok(part),
-                Err(Next::Wait(over)) => over.await,
+                Err(Next::Wait(over)) => self.wait(over, &mut patience).await?,
                 Err(Next::Call(outgoing)) => {
                     let call = tokio::spawn(Arc::clone(self).take_block(outgoing, hit.demand.patience));
                     match call.await.unwrap_or(Err(StoreError::Unreachable))? {
@@ -40,7 +41,8 @@ impl Shared {
         self: &Arc<Self>,
         hash: KeyHash,
         hit: &Hit<'_>,
-        counts: Option<Temper>,
+        temper: Temper,
+        asked: &mut Option<Timestamp>,
     ) -> Result<Part, Next> {
         let (cost, patience) = (hit.demand.cost, hit.demand.patience);
         let mut shard = self.desks.shard(hash);
@@ -49,9 +51,10 @@ impl Shared {
             _ => return Ok(Part::Exact),
         };
         let now = self.now();
-        if let Some(temper) = counts {
+        let asked = *asked.get_or_insert_with(|| {
             desk.holding.note(cost, temper, now);
-        }
+            now
+        });
         let turn = desk.block.as_mut().map_or(Turn::None, |block| block.take(cost, patience, now));
         let verdict = desk.holding.verdict(hit.limit.capacity(), now);
         match turn {
@@ -66,7 +69,7 @@ impl Shared {
             }
             Turn::None => {}
         }
-        match desk.holding.spend(cost, now) {
+        match desk.holding.spend(cost, asked, now) {
             // One that would not wait as long as another might is no reason to refuse.
             Step::Refuse(verdict) if patience == Micros::MAX => {
                 self.counters.remembered.fetch_add(1, Ordering::Relaxed);

@@ -28,6 +28,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tollgate_core::algorithm::State;
 use tollgate_core::lease::{NodeId, Temper};
@@ -65,7 +66,7 @@ use crate::reserve::ReservationId;
 #[derive(Debug)]
 pub struct LeasedStore {
     shared: Arc<Shared>,
-    tending: JoinHandle<()>,
+    tending: Mutex<JoinHandle<()>>,
 }
 
 /// What callers and the tending task share.
@@ -78,7 +79,7 @@ struct Shared {
     desks: Desks,
     shares: Shares,
     owed: Owed,
-    /// Nothing is borrowed any more.
+    /// Nothing is borrowed any more, and nobody tends.
     closed: AtomicBool,
     counters: Counters,
 }
@@ -151,13 +152,18 @@ impl LeasedStore {
             counters: Counters::default(),
         });
         let tending = tokio::spawn(tend::run(Arc::downgrade(&shared)));
-        LeasedStore { shared, tending }
+        LeasedStore { shared, tending: Mutex::new(tending) }
     }
 
-    /// Gives back everything that is borrowed and leaves the fleet. Decisions after this are made at Redis.
+    /// Gives back everything that is borrowed, charges what was admitted while Redis was away and leaves the fleet.
+    /// Decisions after this are made at Redis.
     pub async fn close(&self) {
-        self.tending.abort();
         self.shared.closed.store(true, Ordering::Relaxed);
+        let mut tending = self.tending.lock().await;
+        if !tending.is_finished() {
+            // It ends of itself, when what it has begun to charge is charged; a panic of it has been reported.
+            let _ = (&mut *tending).await;
+        }
         tend::close(&self.shared).await;
     }
 
@@ -199,7 +205,7 @@ impl LeasedStore {
 
 impl Drop for LeasedStore {
     fn drop(&mut self) {
-        self.tending.abort();
+        self.tending.get_mut().abort();
     }
 }
 

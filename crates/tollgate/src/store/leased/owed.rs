@@ -34,6 +34,11 @@ impl Owed {
         debit.cost = debit.cost.saturating_add(hit.demand.cost).min(debit.capacity);
     }
 
+    /// How many keys are owed something.
+    pub(super) fn keys(&self) -> usize {
+        self.0.lock().len()
+    }
+
     /// Takes out a few, to charge them.
     pub(super) fn some(&self, count: usize) -> Vec<(KeyHash, Debit)> {
         let mut owed = self.0.lock();

@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 use tollgate_core::Micros;
 use tollgate_core::lease::Parting;
 
-use super::desk::Outgoing;
+use super::desk::{KeyHash, Outgoing};
+use super::owed::Debit;
 use super::{ALIVE, HEARTBEAT, Shared};
-use crate::store::StoreError;
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_millis(50);
@@ -19,11 +19,14 @@ const LAST_LOOKS: usize = 40;
 const PAUSE: Duration = Duration::from_millis(5);
 /// So many calls are under way at once.
 const AT_ONCE: usize = 64;
+/// A store that closes pays what it owes for no longer than this.
+const PAID_WITHIN: Duration = Duration::from_secs(5);
 
-/// Tends the leases for as long as somebody has the store.
+/// Tends the leases for as long as somebody has the store and has not closed it.
 pub(super) async fn run(shared: Weak<Shared>) {
     let mut heartbeat_at = None;
-    while let Some(shared) = shared.upgrade() {
+    let is_open = |shared: &Arc<Shared>| !shared.closed.load(Ordering::Relaxed);
+    while let Some(shared) = shared.upgrade().filter(is_open) {
         let now = shared.now();
         if heartbeat_at.is_none_or(|at| now >= at) {
             heartbeat_at = Some(now.after(HEARTBEAT));
@@ -36,7 +39,8 @@ pub(super) async fn run(shared: Weak<Shared>) {
     }
 }
 
-/// Gives everything back and leaves the fleet. A lease that is just being renewed is given back when that is done.
+/// Gives everything back, pays what is owed and leaves the fleet. A lease that is just being renewed is given back when
+/// that is done.
 pub(super) async fn close(shared: &Arc<Shared>) {
     for _ in 0..LAST_LOOKS {
         shared.give_back(Parting::Final).await;
@@ -46,7 +50,13 @@ pub(super) async fn close(shared: &Arc<Shared>) {
         }
         tokio::time::sleep(PAUSE).await;
     }
-    shared.pay_some_of_what_is_owed().await;
+    let paid =
+        tokio::time::timeout(PAID_WITHIN, async { while shared.pay_some_of_what_is_owed().await > 0 {} });
+    let paid = paid.await.is_ok();
+    let owed = shared.owed.keys();
+    if owed > 0 || !paid {
+        tracing::warn!(keys = owed, "what was admitted while the store was away stays uncharged");
+    }
     shared.call_the_roll(Micros::ZERO).await;
 }
 
@@ -77,24 +87,29 @@ impl Shared {
     }
 
     /// Charges some of what was admitted while Redis was away, all at once: whoever tends the leases has other things to
-    /// do as well. A debit of which nobody knows whether it was taken is not taken again.
-    async fn pay_some_of_what_is_owed(self: &Arc<Self>) {
+    /// do as well. A debit of which nobody knows whether it was taken is not taken again. Answers how many are settled.
+    async fn pay_some_of_what_is_owed(self: &Arc<Self>) -> usize {
         if !self.redis.stats().up {
-            return;
+            return 0;
         }
         let mut debits = JoinSet::new();
         for (hash, debit) in self.owed.some(AT_ONCE) {
-            let shared = Arc::clone(self);
-            debits.spawn(async move {
-                match shared.redis.debit(&debit.place, debit.cost).await {
-                    Ok(()) => _ = shared.counters.debited.fetch_add(debit.cost, Ordering::Relaxed),
-                    Err(StoreError::Overloaded | StoreError::Rejected { .. }) => {
-                        shared.owed.again(hash, debit)
-                    }
-                    Err(_) => {}
-                }
-            });
+            debits.spawn(Arc::clone(self).pay(hash, debit));
         }
-        debits.join_all().await;
+        debits.join_all().await.into_iter().filter(|settled| *settled).count()
+    }
+
+    /// Whether nothing is owed any more.
+    async fn pay(self: Arc<Self>, hash: KeyHash, debit: Debit) -> bool {
+        let paid = self.redis.debit(&debit.place, debit.cost).await;
+        match &paid {
+            Ok(()) => _ = self.counters.debited.fetch_add(debit.cost, Ordering::Relaxed),
+            Err(error) if error.is_in_doubt() => {}
+            Err(_) => {
+                self.owed.again(hash, debit);
+                return false;
+            }
+        }
+        true
     }
 }

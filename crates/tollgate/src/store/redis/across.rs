@@ -101,7 +101,7 @@ impl RedisStore {
         for _ in 0..2 {
             // What is known to be away need not be reserved elsewhere first.
             let away = |part: &Part<'_, '_>| match cluster.is_down(part.slot) {
-                true => Err(StoreError::Unreachable),
+                true => Err(StoreError::Unreachable.unsent()),
                 false => Ok(()),
             };
             all(members(parts), parts.iter().map(away).collect())?;
@@ -262,7 +262,8 @@ fn members<'p>(parts: &'p [Part<'_, '_>]) -> impl Iterator<Item = &'p [usize]> {
     parts.iter().map(|part| &part.members[..])
 }
 
-/// What every part answered; else why one did not, and the places of all hits that had no answer.
+/// What every part answered; else why one did not, and the places of all hits that had no answer. In doubt about one of
+/// them, it is so about all.
 fn all<'p, T>(
     parts: impl Iterator<Item = &'p [usize]>,
     answers: Vec<Result<T, StoreError>>,
@@ -273,8 +274,11 @@ fn all<'p, T>(
         match answer {
             Ok(answer) => good.push(answer),
             Err(error) => {
-                let (_, lost) = failed.get_or_insert((error, Vec::new()));
+                let (why, lost) = failed.get_or_insert_with(|| (error.clone(), Vec::new()));
                 lost.extend_from_slice(members);
+                if error.is_in_doubt() && !why.is_in_doubt() {
+                    *why = error;
+                }
             }
         }
     }

@@ -118,7 +118,7 @@ impl Cluster {
         loop {
             let (node, preface) = match asking.take() {
                 Some(node) => (node, Preface::Asking),
-                None => (self.owner(slot).ok_or(StoreError::Unreachable)?, Preface::None),
+                None => (self.owner(slot).ok_or(StoreError::Unreachable.unsent())?, Preface::None),
             };
             let outcome = node.link.attempt(command, preface, deadline, &read).await;
             let redirect = match outcome {

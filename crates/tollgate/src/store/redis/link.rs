@@ -287,9 +287,12 @@ impl<'l> Sent<'l> {
         }
     }
 
+    /// Without a connection nothing was sent; after that, nobody knows whether it was run.
     fn failed(mut self, failure: Failure) -> StoreError {
         self.told = true;
-        self.shared.failed(failure, *self.number.get_mut())
+        let number = *self.number.get_mut();
+        let error = self.shared.failed(failure, number);
+        if number == 0 { error.unsent() } else { error }
     }
 }
 

@@ -219,7 +219,7 @@ impl RedisStore {
     }
 
     /// When a decision that begins now must be made.
-    fn deadline(&self) -> Instant {
+    pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.deadline
     }
 
