@@ -4,9 +4,10 @@ use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 use tollgate::core::algorithm::{Demand, State};
+use tollgate::core::limit::{Algorithm, Rank};
 use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
 use tollgate::{Bounds, Clock, Descriptor, Limit, MemoryStore, Micros, Store, Timestamp};
-use tollgate_tests::trace::{any_limit, now};
+use tollgate_tests::trace::{any_limit, interval, leaky, now, token_bucket};
 
 use crate::config;
 
@@ -98,5 +99,56 @@ proptest! {
             let share = limit.share(NonZeroU32::new(nodes).expect("from 1"));
             prop_assert!(share.capacity() <= (limit.capacity() / u64::from(nodes)).max(1), "{} of {}", share, limit);
         }
+    }
+
+    /// All shares together hold no more than the limit does, and no more comes back to them.
+    #[test]
+    fn shares_add_up_to_no_more_than_the_limit(
+        limit in any_limit(),
+        (count, period, burst) in (1..1_u64 << 20, 1..366 * 86_400_000_000_u64, 1..1_u64 << 20),
+        nodes in prop_oneof![1..20_u32, 1..2_000_u32],
+    ) {
+        let nodes = NonZeroU32::new(nodes).expect("from 1");
+        let large = Limit::token_bucket(count, Micros::new(period), burst).ok();
+        for limit in [Some(limit), large].into_iter().flatten() {
+            let shares: Vec<Limit> =
+                (0..nodes.get()).filter_map(|place| limit.share_of(Rank { place, nodes })).collect();
+            let together = |what: fn(&Limit) -> u128| shares.iter().map(what).sum::<u128>();
+            prop_assert!(together(capacity) <= capacity(&limit), "{:?} of {}", shares, limit);
+            prop_assert!(together(in_the_long_run) <= in_the_long_run(&limit), "{:?} of {}", shares, limit);
+        }
+    }
+
+    /// The same of those that do not know their places, but for the least that each of them has.
+    #[test]
+    fn shares_of_a_bucket_fill_no_faster_than_it_does(
+        limit in prop_oneof![token_bucket(), interval(), leaky()],
+        nodes in prop_oneof![1..20_u32, 1..100_000_u32],
+    ) {
+        let share = limit.share(NonZeroU32::new(nodes).expect("from 1"));
+        let together = u128::from(nodes) * in_the_long_run(&share);
+        let least = u128::from(nodes) * A_TOKEN_A_YEAR;
+        prop_assert!(together <= in_the_long_run(&limit).max(least), "{} of {}", share, limit);
+    }
+}
+
+/// A thousand times the longest period.
+const LONG_RUN: u128 = 1_000 * 366 * 86_400_000_000;
+const A_TOKEN_A_YEAR: u128 = 1_000;
+
+fn capacity(limit: &Limit) -> u128 {
+    u128::from(limit.capacity())
+}
+
+/// What comes back in a very long time.
+fn in_the_long_run(limit: &Limit) -> u128 {
+    match limit.algorithm() {
+        Algorithm::TokenBucket(refill) | Algorithm::LeakyBucket { refill, .. } => {
+            LONG_RUN * u128::from(refill.rate()) / u128::from(refill.units())
+        }
+        Algorithm::TokenBucketInterval(refill) => {
+            LONG_RUN * u128::from(refill.count()) / u128::from(refill.interval().get())
+        }
+        _ => LONG_RUN * capacity(limit) / u128::from(limit.period().get()),
     }
 }

@@ -8,6 +8,7 @@ mod held;
 mod outages;
 mod process;
 mod shares;
+mod waits;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

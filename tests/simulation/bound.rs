@@ -1,4 +1,6 @@
-//! What a limit promises about any interval, checked over all pairs of admissions.
+//! What a limit promises about any interval, checked over all pairs of admissions, and about any window of the clock.
+
+use std::collections::BTreeMap;
 
 use tollgate_core::Limit;
 use tollgate_core::limit::Algorithm;
@@ -29,6 +31,24 @@ pub(crate) fn check(limit: &Limit, mut admitted: Vec<Admission>, losses: u64) {
                 admitted[first].0
             );
         }
+    }
+}
+
+/// Panics when any window of the clock has more than its limit promises, with so many capacities on top. Only for a store
+/// whose clock was never set: its windows are those of everybody.
+pub(crate) fn check_windows(limit: &Limit, admitted: &[Admission], losses: u64) {
+    let (Algorithm::FixedWindow { limit: promised, window, .. }
+    | Algorithm::SlidingWindowCounter { limit: promised, window, .. }) = limit.algorithm()
+    else {
+        return;
+    };
+    let mut windows: BTreeMap<i64, u64> = BTreeMap::new();
+    for (at, cost) in admitted {
+        *windows.entry(at.div_euclid(window.get().cast_signed())).or_default() += cost;
+    }
+    let promised = promised * (1 + losses);
+    for (number, cost) in windows {
+        assert!(cost <= promised, "{limit}: {cost} in window {number}, and {promised} are promised");
     }
 }
 

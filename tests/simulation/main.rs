@@ -1,8 +1,8 @@
 //! Leases in virtual time: nodes, a store and a network that does everything networks do, from a seed.
 //!
 //! Nodes and store run the code that production runs: `Holding` and `LeasedBucket` of `core`. After every event the
-//! invariant is checked (available + out on lease <= capacity, and no node holds what the store does not know of); at
-//! the end, the limit's bound over all pairs of admissions.
+//! invariant is checked (used + out on lease <= capacity, and no node holds what the store does not know of); at the
+//! end, the limit's bound over all pairs of admissions, and over every window.
 //!
 //! A few hundred seeds by default. The long mode: `SIM_SEEDS=10000 cargo test --workspace --release --test simulation`.
 //! One seed again: the command that a failure prints.
@@ -46,6 +46,7 @@ fn every_seed(test: &str, faults: Faults) {
     }
     println!("{test}: {count} seeds, {total}");
     assert!(total.locally > total.admitted / 10, "hardly a lease was used: {total}");
+    assert!(count == 1 || total.put_back > 0, "nothing was put back: {total}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A node: what it holds of each key, and the requests that wait.
 
-use tollgate_core::lease::{Block, Call, Holding, Loan, NodeId, Parting, Step, TERM, Temper, Turn, is_lent};
+use tollgate_core::lease::{
+    Block, Call, Holding, Loan, NodeId, Parting, Step, TERM, Taken, Temper, Turn, is_lent,
+};
 use tollgate_core::{Limit, Micros, Timestamp, Verdict};
 
 /// So often a request asks what is held before the store decides it.
@@ -66,6 +68,8 @@ pub(crate) struct Outcome {
     pub(crate) send: Vec<Message>,
     /// Costs of requests that passed here and now.
     pub(crate) passed: Vec<u64>,
+    /// The same on tokens, which can be put back if another limit refuses.
+    pub(crate) taken: Vec<(u64, Taken)>,
     /// A request that the store let pass, and when it did.
     pub(crate) passed_at_store: Option<(i64, u64)>,
     pub(crate) refused: u64,
@@ -117,8 +121,8 @@ impl Node {
             self.sequence
         };
         match desk.holding.spend(cost, asked, clock) {
-            Step::Pass(_) => {
-                outcome.passed.push(cost);
+            Step::Pass(taken) => {
+                outcome.taken.push((cost, taken));
                 outcome.send.extend(desk.holding.renewal(id, next, clock).map(Message::Lend));
             }
             Step::Refuse(_) => outcome.refused += 1,
@@ -142,14 +146,20 @@ impl Node {
         }
     }
 
+    /// Another limit has refused the request that took these.
+    pub(crate) fn put_back(&mut self, key: usize, taken: Taken) {
+        self.desks[key].holding.put_back(taken);
+    }
+
     pub(crate) fn reply(&mut self, key: usize, reply: Reply, now: i64) -> Outcome {
         let mut outcome = Outcome::default();
         let clock = self.clock(now);
         let desk = &mut self.desks[key];
         match reply {
             Reply::Loan { sequence, outcome: Some((loan, verdict)) } => {
-                desk.holding.answered(sequence, loan, &verdict, clock);
-                if !verdict.allowed
+                let waited_for = desk.holding.answered(sequence, loan, &verdict, clock).is_some();
+                if waited_for
+                    && !verdict.allowed
                     && let Some(cost) = desk.waiting.iter().map(|request| request.cost).max()
                 {
                     desk.holding.refused(cost, verdict, clock);

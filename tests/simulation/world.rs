@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::AddAssign;
 
 use tollgate_core::Limit;
-use tollgate_core::lease::{Parting, Temper};
+use tollgate_core::lease::{Parting, Taken, Temper};
 use tollgate_tests::random::Random;
 
 use crate::bound::{self, Admission};
@@ -48,12 +48,43 @@ pub(crate) struct Faults {
 
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    Arrival { node: usize },
-    AtStore { node: usize, life: u64, key: usize, message: Message },
-    AtNode { node: usize, life: u64, key: usize, reply: Reply },
-    GiveUp { node: usize, life: u64, key: usize, message: Message },
-    Sweep { node: usize },
-    Resume { node: usize, life: u64 },
+    Arrival {
+        node: usize,
+    },
+    AtStore {
+        node: usize,
+        life: u64,
+        key: usize,
+        message: Message,
+    },
+    AtNode {
+        node: usize,
+        life: u64,
+        key: usize,
+        reply: Reply,
+    },
+    GiveUp {
+        node: usize,
+        life: u64,
+        key: usize,
+        message: Message,
+    },
+    /// Another limit of a request, asked elsewhere, has answered; the tokens were taken at that time.
+    Elsewhere {
+        node: usize,
+        life: u64,
+        key: usize,
+        cost: u64,
+        taken: Taken,
+        at: i64,
+    },
+    Sweep {
+        node: usize,
+    },
+    Resume {
+        node: usize,
+        life: u64,
+    },
     Mishap,
     Healed,
 }
@@ -65,6 +96,7 @@ pub(crate) struct Tally {
     pub(crate) admitted: u64,
     pub(crate) locally: u64,
     refused: u64,
+    pub(crate) put_back: u64,
     calls: u64,
     mishaps: u64,
     losses: u64,
@@ -88,8 +120,12 @@ pub(crate) struct World {
     gaps: Vec<i64>,
     cut_off: Vec<bool>,
     store_is_away: bool,
+    /// The store's clock was set.
+    stepped: bool,
     loss_permille: u64,
     double_permille: u64,
+    /// So many requests meet another limit, which is asked elsewhere and refuses about half of them.
+    tiers_permille: u64,
     admitted: Vec<Vec<Admission>>,
     tally: Tally,
 }
@@ -114,8 +150,10 @@ impl World {
             gaps: Vec::new(),
             cut_off: Vec::new(),
             store_is_away: false,
+            stepped: false,
             loss_permille: random.choose(&[0, 0, 10, 100]),
             double_permille: random.choose(&[0, 50, 300]),
+            tiers_permille: random.choose(&[0, 200, 1_000]),
             admitted: vec![Vec::new(); limits.len()],
             store: Store::new(limits),
             tally: Tally::default(),
@@ -144,6 +182,9 @@ impl World {
             self.check();
         }
         for (limit, admitted) in self.store.limits.iter().zip(self.admitted) {
+            if !self.stepped {
+                bound::check_windows(limit, &admitted, self.tally.losses);
+            }
             bound::check(limit, admitted, self.tally.losses);
         }
         self.tally
@@ -180,7 +221,9 @@ impl World {
                 }
             }
             Event::AtStore { node, life, key, message } => self.at_store(node, life, key, message),
-            Event::AtNode { node, life, .. } | Event::GiveUp { node, life, .. }
+            Event::AtNode { node, life, .. }
+            | Event::GiveUp { node, life, .. }
+            | Event::Elsewhere { node, life, .. }
                 if life == self.lives[node] && self.nodes[node].paused =>
             {
                 self.held_back[node].push(event);
@@ -192,6 +235,14 @@ impl World {
             Event::GiveUp { node, life, key, message } if life == self.lives[node] => {
                 let outcome = self.nodes[node].give_up(key, message, self.now);
                 self.follow(node, key, outcome);
+            }
+            Event::Elsewhere { node, life, key, cost, taken, at } if life == self.lives[node] => {
+                if self.random.permille(500) {
+                    self.tally.put_back += 1;
+                    self.nodes[node].put_back(key, taken);
+                } else {
+                    self.admit(key, at, cost);
+                }
             }
             Event::Sweep { node } if running => {
                 self.after(SWEEP, event);
@@ -222,12 +273,18 @@ impl World {
     /// Does what came of an event at a node.
     fn follow(&mut self, node: usize, key: usize, outcome: Outcome) {
         let now = self.now;
-        self.tally.locally += outcome.passed.len() as u64;
+        self.tally.locally += (outcome.passed.len() + outcome.taken.len()) as u64;
         self.tally.refused += outcome.refused;
-        let passed = outcome.passed.into_iter().map(|cost| (now, cost)).chain(outcome.passed_at_store);
-        let before = self.admitted[key].len();
-        self.admitted[key].extend(passed);
-        self.tally.admitted += (self.admitted[key].len() - before) as u64;
+        let passed = outcome.passed.into_iter().map(|cost| (now, cost));
+        passed.chain(outcome.passed_at_store).for_each(|(at, cost)| self.admit(key, at, cost));
+        for (cost, taken) in outcome.taken {
+            if !self.random.permille(self.tiers_permille) {
+                self.admit(key, now, cost);
+            } else if let Some(delay) = self.delay(node) {
+                let life = self.lives[node];
+                self.after(delay, Event::Elsewhere { node, life, key, cost, taken, at: now });
+            }
+        }
         for message in outcome.send {
             self.tally.calls += 1;
             let life = self.lives[node];
@@ -239,6 +296,11 @@ impl World {
                 }
             }
         }
+    }
+
+    fn admit(&mut self, key: usize, at: i64, cost: u64) {
+        self.admitted[key].push((at, cost));
+        self.tally.admitted += 1;
     }
 
     fn at_store(&mut self, node: usize, life: u64, key: usize, message: Message) {
@@ -291,7 +353,10 @@ impl World {
                 self.die(node);
             }
             // Back by a little is late, by more it was set. Forward is another matter: time credits.
-            6 => self.store.off -= self.random.clone().choose(&[200, 300_000, 5_000_000, 3_600_000_000]),
+            6 => {
+                self.store.off -= self.random.clone().choose(&[200, 300_000, 5_000_000, 3_600_000_000]);
+                self.stepped = true;
+            }
             7 => {
                 self.store.restart_empty();
                 self.tally.losses += 1;
@@ -338,6 +403,7 @@ impl AddAssign for Tally {
         self.admitted += other.admitted;
         self.locally += other.locally;
         self.refused += other.refused;
+        self.put_back += other.put_back;
         self.calls += other.calls;
         self.mishaps += other.mishaps;
         self.losses += other.losses;
@@ -346,8 +412,12 @@ impl AddAssign for Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally { events, admitted, locally, refused, calls, mishaps, losses } = self;
-        write!(f, "{events} events, {admitted} admitted ({locally} of them on leases), {refused} refused, ")?;
+        let Tally { events, admitted, locally, refused, put_back, calls, mishaps, losses } = self;
+        write!(
+            f,
+            "{events} events, {admitted} admitted, {locally} on leases of which {put_back} were put back, "
+        )?;
+        write!(f, "{refused} refused, ")?;
         write!(f, "{calls} messages to the store, {mishaps} mishaps, {losses} losses")
     }
 }

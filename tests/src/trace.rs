@@ -118,7 +118,8 @@ pub fn token_bucket() -> BoxedStrategy<Limit> {
         .boxed()
 }
 
-fn interval() -> BoxedStrategy<Limit> {
+/// Buckets whose tokens arrive together.
+pub fn interval() -> BoxedStrategy<Limit> {
     (count(), period(), count(), any::<bool>())
         .prop_filter_map("exact", |(count, period, burst, aligned)| {
             let ticks = if aligned { Ticks::Aligned } else { Ticks::FromFirstTake };
@@ -127,7 +128,8 @@ fn interval() -> BoxedStrategy<Limit> {
         .boxed()
 }
 
-fn leaky() -> BoxedStrategy<Limit> {
+/// Queues.
+pub fn leaky() -> BoxedStrategy<Limit> {
     (count(), period(), 0..50_u64, 0..5_u64)
         .prop_filter_map("exact", |(count, period, queue, free)| {
             Limit::leaky_bucket(count, Micros::new(period), queue, free.min(queue)).ok()

@@ -333,11 +333,12 @@ impl<S: Store> Limiter<S> {
     /// Gives up, charging nothing, as soon as it is clear that the turn would come after `deadline`. Whoever
     /// drops this future while it waits for a leaky bucket's delay has spent the place in the queue.
     pub async fn until_allowed(&self, request: &Descriptor<'_>, cost: u64, deadline: Timestamp) -> Answer {
+        let until = |instant: Timestamp| {
+            let left = instant.as_micros().saturating_sub(self.clock().now().as_micros());
+            Micros::new(u64::try_from(left).unwrap_or(0))
+        };
         loop {
-            let left = Micros::new(
-                u64::try_from(deadline.as_micros().saturating_sub(self.clock().now().as_micros()))
-                    .unwrap_or(0),
-            );
+            let left = until(deadline);
             // A refusal on the way is no violation: whoever waits its turn has done nothing wrong.
             let answer = self.decide(request, cost, left, Verb::Check).await;
             if answer.allowed() {
@@ -346,12 +347,14 @@ impl<S: Store> Limiter<S> {
             }
             match answer.retry_after() {
                 Some(wait) if wait <= left => {
+                    let turn = self.clock().now().after(wait);
                     // Only the deadline stands in the way: the queue brings the turn no earlier by waiting outside.
-                    if self.peek(request, cost).await.allowed() {
+                    let peeked = self.peek(request, cost).await;
+                    if peeked.allowed() && peeked.delay() > until(deadline) {
                         self.record(request, &answer);
                         return answer;
                     }
-                    self.clock().sleep(wait).await;
+                    self.clock().sleep(until(turn)).await;
                 }
                 _ => {
                     self.record(request, &answer);

@@ -65,8 +65,8 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     cost: u64,
-    /// The last call at that time. A later one has told the store that they were spent.
-    sequence: u64,
+    /// The [`Holding::epoch`] they were taken in. In a later one they are no longer this node's.
+    epoch: u64,
 }
 
 /// What a node holds of one bucket.
@@ -75,8 +75,11 @@ pub struct Holding {
     /// Unspent, and good until `ends`.
     tokens: u64,
     ends: Timestamp,
-    /// The last call that was sent.
-    sequence: u64,
+    /// How long the lease was good for, when it was lent.
+    lasts: u64,
+    /// Begins anew when what was taken before is lost to this node: a call tells the store that it is spent, or an answer
+    /// says that the store had forgotten it.
+    epoch: u64,
     flight: Option<Flight>,
     pace: Pace,
     hot: bool,
@@ -93,6 +96,7 @@ struct Flight {
     sequence: u64,
     /// Read before it was sent.
     sent: Timestamp,
+    left: u64,
     want: u64,
 }
 
@@ -118,7 +122,8 @@ impl Holding {
         Holding {
             tokens: 0,
             ends: never,
-            sequence: 0,
+            lasts: 0,
+            epoch: 0,
             flight: None,
             pace: Pace::default(),
             hot: false,
@@ -141,7 +146,7 @@ impl Holding {
     pub fn spend(&mut self, cost: u64, asked: Timestamp, now: Timestamp) -> Step {
         if cost <= self.tokens_at(now) {
             self.tokens -= cost;
-            return Step::Pass(Taken { cost, sequence: self.sequence });
+            return Step::Pass(Taken { cost, epoch: self.epoch });
         }
         if let Some(refusal) = self.refusal.filter(|refusal| refusal.holds(cost, asked, now)) {
             return Step::Refuse(refusal.verdict_at(now));
@@ -154,9 +159,9 @@ impl Holding {
     }
 
     /// Puts tokens back that a request took and, refused elsewhere, did not need. They are lost when the store was told
-    /// meanwhile that they are spent.
+    /// meanwhile that they are spent, or has let go of the lease they are from.
     pub fn put_back(&mut self, taken: Taken) {
-        if taken.sequence == self.sequence {
+        if taken.epoch == self.epoch {
             self.tokens += taken.cost;
         }
     }
@@ -176,7 +181,8 @@ impl Holding {
         }
         let left = self.tokens_at(now);
         let target = self.target(now);
-        let ends_soon = until(self.ends, now) < TERM.get() / 3;
+        // Of the time that it was lent for: near the end of a window that is short, and no call makes it longer.
+        let ends_soon = until(self.ends, now) < self.lasts / 3;
         (left * 2 < target || ends_soon).then(|| self.call(node, sequence(), 0, now))
     }
 
@@ -210,9 +216,12 @@ impl Holding {
     ) -> Option<Timestamp> {
         let flight = self.flight.take_if(|flight| flight.sequence == sequence)?;
         // From before the call was sent, and not to the end: this node stops before the store forgets.
-        let term = loan.term.get() - loan.term.get().div_ceil(DRIFT);
-        self.ends = flight.sent.after(Micros::new(term));
+        self.lasts = loan.term.get() - loan.term.get().div_ceil(DRIFT);
+        self.ends = flight.sent.after(Micros::new(self.lasts));
         self.tokens = self.tokens.min(loan.kept).saturating_add(loan.granted);
+        if loan.kept < flight.left {
+            self.epoch += 1; // the lease had ended there, with all that was taken of it
+        }
         if now >= self.ends {
             self.tokens = 0;
         }
@@ -304,8 +313,9 @@ impl Holding {
 
     fn send(&mut self, call: Call, now: Timestamp) -> Call {
         self.tokens = self.tokens_at(now); // what has ended does not come back to life
-        self.sequence = call.sequence;
-        self.flight = Some(Flight { sequence: call.sequence, sent: now, want: call.want });
+        self.epoch += 1;
+        let Call { sequence, left, want, .. } = call;
+        self.flight = Some(Flight { sequence, sent: now, left, want });
         call
     }
 }

@@ -226,6 +226,61 @@ fn tokens_are_put_back_unless_the_store_was_told_that_they_are_spent() {
 }
 
 #[test]
+fn tokens_of_a_lease_that_the_store_has_forgotten_are_not_put_back() {
+    let limit = Limit::fixed_window(100, Micros::new(1_000_000), crate::limit::Phase::Epoch).unwrap();
+    let mut shop = Shop { limit, kept: None };
+    let mut holding = Holding::new();
+    let first = holding.call(ONE, 1, 10, at(900_000));
+    let loan = shop.lend(900_000, first).unwrap();
+    holding.answered(1, loan, &verdict(90), at(901_000));
+    // A call leaves just before the window ends, and a request takes some meanwhile.
+    let second = holding.call(ONE, 2, 5, at(980_000));
+    let Step::Pass(taken) = holding.spend(3, at(981_000)) else { panic!("there are ten") };
+    let loan = shop.lend(SECOND + 1_000, second).unwrap();
+    assert_eq!((loan.kept, loan.granted), (0, 5));
+    holding.answered(2, loan, &verdict(90), at(SECOND + 2_000));
+    holding.put_back(taken);
+    assert_eq!(holding.tokens_at(at(SECOND + 2_000)), 5);
+}
+
+#[test]
+fn tokens_taken_while_a_call_was_under_way_are_put_back_if_the_store_left_them() {
+    let mut holding = held(10);
+    holding.call(ONE, 2, 5, at(20_000));
+    let Step::Pass(taken) = holding.spend(3, at(21_000)) else { panic!("there are ten") };
+    holding.answered(2, Loan { granted: 5, kept: 10, term: TERM }, &verdict(50), at(22_000));
+    holding.put_back(taken);
+    assert_eq!(holding.tokens_at(at(22_000)), 15);
+}
+
+#[test]
+fn a_lease_that_dies_with_its_window_is_not_renewed_with_every_request() {
+    let limit = Limit::fixed_window(10_000, Micros::new(1_000_000), crate::limit::Phase::Epoch).unwrap();
+    let mut shop = Shop { limit, kept: None };
+    let mut holding = Holding::new();
+    let mut calls = 0;
+    // A thousand requests a second, for three windows; every answer takes a millisecond.
+    let mut answer: Option<(u64, Loan)> = None;
+    for now in (0..3 * SECOND).step_by(1_000) {
+        if let Some((sequence, loan)) = answer.take() {
+            holding.answered(sequence, loan, &verdict(50), at(now));
+        }
+        holding.note(1, Temper::LEASED, at(now));
+        let call = match holding.spend(1, at(now)) {
+            Step::Pass(_) => holding.renewal(ONE, || calls + 1, at(now)),
+            Step::Call => Some(holding.call(ONE, calls + 1, 1, at(now))),
+            _ => None,
+        };
+        if let Some(call) = call {
+            calls += 1;
+            answer = Some((call.sequence, shop.lend(now, call).unwrap()));
+        }
+    }
+    // 25 ms of tokens are spent before the next call: 40 a second, and a few more at each end.
+    assert!(calls < 3 * 60, "{calls} calls in three windows");
+}
+
+#[test]
 fn a_refusal_is_remembered_for_its_wait_and_at_most_a_second() {
     let mut holding = Holding::new();
     let refused = |wait| Verdict { allowed: false, ..Verdict::closed(10, Micros::new(wait)) };

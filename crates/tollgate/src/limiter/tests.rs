@@ -1,3 +1,5 @@
+mod slow;
+
 use super::*;
 use crate::rules;
 use crate::store::{Bounds, MemoryStore};
@@ -84,6 +86,18 @@ async fn a_leaky_bucket_holds_the_waiter_and_a_turn_after_the_deadline_is_not_ta
     assert!(!second.is_finished());
     clock.advance(Micros::new(100_000));
     assert!(second.await.unwrap().allowed());
+}
+
+/// Here a second passes while it is asked whether the turn would come by waiting, and with it the wait.
+#[tokio::test]
+async fn whoever_finds_that_the_turn_has_come_takes_it() {
+    let clock = Clock::manual(Timestamp::from_micros(0));
+    let store = slow::SlowToPeek(MemoryStore::with(clock.clone(), Bounds::default()));
+    let limiter = Limiter::new(rules::parse("rules.yaml", USER).unwrap(), store);
+    assert!(limiter.check(&user("1"), 2).await.allowed());
+    let answer = limiter.until_allowed(&user("1"), 1, Timestamp::from_micros(5_000_000)).await;
+    assert!(answer.allowed());
+    assert_eq!(clock.now(), Timestamp::from_micros(1_000_000));
 }
 
 #[tokio::test]

@@ -37,6 +37,17 @@ pub(super) enum Next {
     Wait(OwnedNotified),
 }
 
+/// When a decision must be made, however often it waits. Its time runs from the first wait: what comes before that is
+/// not worth a look at the clock.
+#[derive(Debug, Default)]
+pub(super) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(super) fn of(&mut self, shared: &Shared) -> Instant {
+        *self.0.get_or_insert_with(|| shared.redis.deadline())
+    }
+}
+
 impl Part {
     fn refuses(&self, hit: &Hit<'_>) -> bool {
         matches!(self, Part::Refused(_)) && hit.enforcement == Enforcement::Enforce
@@ -51,15 +62,31 @@ impl Shared {
         verdicts: &mut Verdicts,
     ) -> Result<Timestamp, StoreError> {
         let hits = std::slice::from_ref(hit);
-        let Some(temper) = temper(hit) else { return self.shares.charge(hits, verdicts).await };
-        match self.take(hit, temper).await? {
+        let mut deadline = Deadline::default();
+        let Some(temper) = temper(hit) else {
+            return self.charge_shares(hits, verdicts, &mut deadline).await;
+        };
+        match self.take(hit, temper, &mut deadline).await? {
             Part::Taken { verdict, .. } | Part::Placed { verdict, .. } | Part::Refused(verdict) => {
                 let at = self.redis.redis_time();
                 verdicts.push(Verdict { at, ..verdict });
                 Ok(at)
             }
-            Part::Exact => self.charge_exact(hits, verdicts).await,
+            Part::Exact => self.charge_exact(hits, verdicts, &mut deadline).await,
         }
+    }
+
+    /// Charges this node's shares, once it is known how many nodes there are.
+    async fn charge_shares(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+        deadline: &mut Deadline,
+    ) -> Result<Timestamp, StoreError> {
+        if !hits.is_empty() && !self.shares.are_counted() {
+            self.shares.counted(deadline.of(self)).await?;
+        }
+        self.shares.charge(hits, verdicts).await
     }
 
     /// A request of several hits: all are charged or none is.
@@ -68,9 +95,11 @@ impl Shared {
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
     ) -> Result<Timestamp, StoreError> {
+        let mut deadline = Deadline::default();
         let local: Hits<'_> = of(hits, Consistency::Local);
         let mut shared_out = Verdicts::new();
-        self.shares.charge(&local, &mut shared_out).await?;
+        let charged = self.charge_shares(&local, &mut shared_out, &mut deadline).await;
+        charged.map_err(|error| error.at(&places(hits, is_local), hits.len()))?;
         let mut refused = refuses(&local, &shared_out);
         let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
         // Once one cannot be asked, nobody waits for another; each is looked at again without it.
@@ -78,7 +107,7 @@ impl Shared {
         for (place, hit) in hits.iter().enumerate() {
             let part = match temper(hit) {
                 Some(temper) if failed.is_none() && (!refused || hit.enforcement == Enforcement::Shadow) => {
-                    self.take(hit, temper).await.unwrap_or_else(|error| {
+                    self.take(hit, temper, &mut deadline).await.unwrap_or_else(|error| {
                         failed = Some((error, place));
                         Part::Exact
                     })
@@ -88,10 +117,7 @@ impl Shared {
             refused |= part.refuses(hit);
             parts.push(part);
         }
-        let is_left = |place: &usize| {
-            matches!(parts[*place], Part::Exact)
-                && hits[*place].key.space().consistency() != Consistency::Local
-        };
+        let is_left = |place: &usize| matches!(parts[*place], Part::Exact) && !is_local(&hits[*place]);
         let left: SmallVec<[usize; 4]> = (0..hits.len()).filter(is_left).collect();
         let exact: Hits<'_> = left.iter().map(|place| hits[*place].clone()).collect();
         let mut decided = Verdicts::new();
@@ -100,11 +126,12 @@ impl Shared {
             Some((error, place)) if self.redis.spans_nodes() => Err(error.at(&[place], hits.len())),
             Some((error, _)) => Err(error.at(&left, hits.len())),
             None if exact.is_empty() => Ok(self.redis.redis_time()),
-            None if refused => {
-                self.numbers(&exact, &mut decided).await.map_err(|error| error.at(&left, hits.len()))
-            }
             None => {
-                self.charge_exact(&exact, &mut decided).await.map_err(|error| error.at(&left, hits.len()))
+                let decided = match refused {
+                    true => self.numbers(&exact, &mut decided, deadline.of(self)).await,
+                    false => self.charge_exact(&exact, &mut decided, &mut deadline).await,
+                };
+                decided.map_err(|error| error.at(&left, hits.len()))
             }
         };
         let passes = asked.is_ok() && !refused && !refuses(&exact, &decided);
@@ -122,9 +149,7 @@ impl Shared {
                     if kept { verdict } else { put_back(verdict, hit) }
                 }
                 Part::Refused(verdict) => verdict,
-                Part::Exact if hit.key.space().consistency() == Consistency::Local => {
-                    shared_out.next().expect("a verdict on every share")
-                }
+                Part::Exact if is_local(hit) => shared_out.next().expect("a verdict on every share"),
                 Part::Exact => decided.next().expect("a verdict on every hit"),
             });
         }
@@ -133,38 +158,29 @@ impl Shared {
 
     /// Takes a hit's cost from what is held, borrowing more if the key is hot.
     #[inline]
-    async fn take(self: &Arc<Self>, hit: &Hit<'_>, temper: Temper) -> Result<Part, StoreError> {
+    async fn take(
+        self: &Arc<Self>,
+        hit: &Hit<'_>,
+        temper: Temper,
+        deadline: &mut Deadline,
+    ) -> Result<Part, StoreError> {
         if self.closed.load(Ordering::Relaxed) {
             return Ok(Part::Exact);
         }
         let hash = self.desks.hash(&hit.key);
         if !is_lent(hit.limit) {
-            return self.take_place(hash, hit, temper).await;
+            return self.take_place(hash, hit, temper, deadline).await;
         }
-        let (mut asked, mut patience) = (None, None);
+        let mut asked = None;
         for _ in 0..ROUNDS {
             match self.look(hash, hit, temper, &mut asked) {
                 Ok(part) => return Ok(part),
-                Err(Next::Wait(over)) => self.wait(over, &mut patience).await?,
-                Err(Next::Call(outgoing)) => {
-                    // In a task of its own: whoever gives up the request does not give up the call.
-                    let call = tokio::spawn(Arc::clone(self).send(outgoing));
-                    call.await.unwrap_or(Err(StoreError::Unreachable))?;
-                }
+                Err(Next::Wait(over)) => is_over(over, deadline.of(self)).await?,
+                Err(Next::Call(outgoing)) => self.call(outgoing, deadline.of(self)).await?,
             }
         }
         self.counters.exact.fetch_add(1, Ordering::Relaxed);
         Ok(Part::Exact)
-    }
-
-    /// Waits for somebody else's call: over all of them, no longer than a decision may take.
-    pub(super) async fn wait(
-        &self,
-        over: OwnedNotified,
-        patience: &mut Option<Instant>,
-    ) -> Result<(), StoreError> {
-        let deadline = *patience.get_or_insert_with(|| self.redis.deadline());
-        timeout_at(deadline, over).await.map_err(|_| StoreError::Timeout.unsent())
     }
 
     /// One look at what is held. The first of a request also counts it, and is when it asked.
@@ -212,21 +228,34 @@ impl Shared {
         }
     }
 
-    /// Sends a call and tells the desk, and whoever waits there, what came of it.
+    /// Sends a call in a task of its own: whoever gives up the request does not give up the call.
+    async fn call(self: &Arc<Self>, outgoing: Outgoing, deadline: Instant) -> Result<(), StoreError> {
+        let call = tokio::spawn(Arc::clone(self).send_by(outgoing, deadline));
+        call.await.unwrap_or(Err(StoreError::Unreachable))
+    }
+
+    /// Sends a call that no decision waits for.
     pub(super) async fn send(self: Arc<Self>, outgoing: Outgoing) -> Result<(), StoreError> {
+        let deadline = self.redis.deadline();
+        self.send_by(outgoing, deadline).await
+    }
+
+    /// Sends a call and tells the desk, and whoever waits there, what came of it.
+    async fn send_by(self: Arc<Self>, outgoing: Outgoing, deadline: Instant) -> Result<(), StoreError> {
         let Outgoing { hash, place, call } = outgoing;
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let answer = self.redis.lease(&place, &call).await;
+        let answer = self.redis.lease(&place, &call, deadline).await;
         let mut shard = self.desks.shard(hash);
         let Some(desk) = shard.get_mut(&hash) else { return answer.map(drop) };
         let now = self.now();
         match &answer {
             Ok(Some((loan, verdict))) => {
-                desk.holding.answered(call.sequence, *loan, verdict, now);
+                let waited_for = desk.holding.answered(call.sequence, *loan, verdict, now).is_some();
                 if loan.granted > 0 && desk.holding.tokens_at(now) == 0 {
                     self.counters.stranded.fetch_add(loan.granted, Ordering::Relaxed);
                 }
-                if call.least > 0 && !verdict.allowed {
+                // One that is too late may be about another limit.
+                if waited_for && call.least > 0 && !verdict.allowed {
                     desk.holding.refused(call.least, *verdict, now);
                 }
             }
@@ -247,13 +276,19 @@ impl Shared {
     }
 
     /// Lets Redis decide, and remembers what it refused.
-    async fn charge_exact(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
+    async fn charge_exact(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+        deadline: &mut Deadline,
+    ) -> Result<Timestamp, StoreError> {
         let before = verdicts.len();
-        let at = self.redis.charge(hits, verdicts).await?;
+        let at = self.redis.charge_by(deadline.of(self), hits, verdicts).await?;
         for (hit, verdict) in hits.iter().zip(&verdicts[before..]) {
-            if !verdict.allowed && temper(hit).is_some() {
+            if !verdict.allowed && temper(hit).is_some() && refuses_everybody(hit) {
                 let hash = self.desks.hash(&hit.key);
-                if let Some(desk) = self.desks.shard(hash).get_mut(&hash) {
+                let mut shard = self.desks.shard(hash);
+                if let Some(desk) = shard.get_mut(&hash).filter(|desk| desk.is_under(hit)) {
                     desk.holding.refused(hit.demand.cost, *verdict, self.now());
                 }
             }
@@ -262,13 +297,18 @@ impl Shared {
     }
 
     /// The numbers of hits in a request that is refused already. Those on trial are charged all the same.
-    async fn numbers(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        let at = self.redis.peek(hits, verdicts).await?;
+    async fn numbers(
+        &self,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+        deadline: Instant,
+    ) -> Result<Timestamp, StoreError> {
+        let at = self.redis.peek_by(deadline, hits, verdicts).await?;
         let trial: Hits<'_> =
             hits.iter().filter(|hit| hit.enforcement == Enforcement::Shadow).cloned().collect();
         if !trial.is_empty() {
             let mut charged = Verdicts::new();
-            self.redis.charge(&trial, &mut charged).await?;
+            self.redis.charge_by(deadline, &trial, &mut charged).await?;
             let places = hits.iter().zip(verdicts.iter_mut());
             let on_trial = places.filter(|(hit, _)| hit.enforcement == Enforcement::Shadow);
             on_trial.zip(charged).for_each(|((_, verdict), charged)| *verdict = charged);
@@ -281,7 +321,7 @@ impl Shared {
         for (hit, part) in hits.iter().zip(parts).filter(|(hit, _)| hit.enforcement == Enforcement::Enforce) {
             let (Part::Taken { hash, .. } | Part::Placed { hash, .. }) = part else { continue };
             let mut shard = self.desks.shard(*hash);
-            let desk = shard.get_mut(hash).filter(|desk| desk.limit == hit.limit.digest());
+            let desk = shard.get_mut(hash).filter(|desk| desk.is_under(hit));
             match (part, desk) {
                 (Part::Taken { taken, .. }, Some(desk)) => desk.holding.put_back(*taken),
                 (Part::Placed { ticket, .. }, Some(Desk { block: Some(block), .. })) => {
@@ -306,7 +346,7 @@ impl Shared {
             let tokens = held.map_or(0, |held| held.tokens);
             verdict.remaining = verdict.remaining.saturating_add(tokens).min(verdict.limit);
             if tokens > 0 && hit.demand.cost <= tokens {
-                (verdict.allowed, verdict.retry_after) = (true, Some(tollgate_core::Micros::ZERO));
+                (verdict.allowed, verdict.retry_after) = (true, Some(Micros::ZERO));
             }
         }
         Ok(at)
@@ -330,7 +370,6 @@ impl Shared {
         charged: &[Verdict],
         verdicts: &mut Verdicts,
     ) -> Result<Timestamp, StoreError> {
-        let is_local = |hit: &Hit<'_>| hit.key.space().consistency() == Consistency::Local;
         let of = |wanted: bool| -> (Hits<'_>, Verdicts) {
             let both = hits.iter().zip(charged).filter(|(hit, _)| is_local(hit) == wanted);
             both.map(|(hit, verdict)| (hit.clone(), *verdict)).unzip()
@@ -376,7 +415,7 @@ impl Shared {
                 desk.block = None;
             }
             if let Some(outgoing) = held {
-                Arc::clone(self).send(outgoing).await?;
+                self.call(outgoing, self.redis.deadline()).await?;
             }
         }
         let at = self.elsewhere(hits, verdicts, Elsewhere::Reset).await?;
@@ -400,12 +439,11 @@ impl Shared {
         verdicts: &mut Verdicts,
         what: Elsewhere,
     ) -> Result<Timestamp, StoreError> {
-        let is_local = |hit: &Hit<'_>| hit.key.space().consistency() == Consistency::Local;
         if !hits.iter().any(is_local) {
             return self.at_redis(hits, verdicts, what).await;
         }
         let local: Hits<'_> = of(hits, Consistency::Local);
-        let places: SmallVec<[usize; 4]> = (0..hits.len()).filter(|place| !is_local(&hits[*place])).collect();
+        let places = places(hits, |hit| !is_local(hit));
         let others: Hits<'_> = places.iter().map(|place| hits[*place].clone()).collect();
         let (mut here, mut there) = (Verdicts::new(), Verdicts::new());
         let at = self.at_redis(&others, &mut there, what).await;
@@ -440,6 +478,25 @@ enum Elsewhere {
     Peek,
     Refund,
     Reset,
+}
+
+/// Waits until a call is over that somebody else has made.
+pub(super) async fn is_over(over: OwnedNotified, deadline: Instant) -> Result<(), StoreError> {
+    timeout_at(deadline, over).await.map_err(|_| StoreError::Timeout.unsent())
+}
+
+/// Whether a refusal of this hit is one of the same cost for whoever asks: in a queue it may be for want of patience.
+fn refuses_everybody(hit: &Hit<'_>) -> bool {
+    is_lent(hit.limit) || hit.demand.patience == Micros::MAX
+}
+
+fn is_local(hit: &Hit<'_>) -> bool {
+    hit.key.space().consistency() == Consistency::Local
+}
+
+/// Where such hits stand in a request.
+fn places(hits: &[Hit<'_>], such: impl Fn(&Hit<'_>) -> bool) -> SmallVec<[usize; 4]> {
+    (0..hits.len()).filter(|place| such(&hits[*place])).collect()
 }
 
 /// The hits of one consistency.

@@ -39,7 +39,7 @@ pub(super) struct Desk {
     /// Places in the queue, of a leaky bucket.
     pub(super) block: Option<Block>,
     /// The limit that it was borrowed under.
-    pub(super) limit: u64,
+    limit: u64,
     /// Where to call; known once a call was made.
     place: Option<Arc<Place>>,
     /// Tells whoever waits that a call is over.
@@ -88,7 +88,7 @@ impl Desks {
     pub(super) fn held(&self, hit: &Hit<'_>, now: Timestamp) -> Option<Held> {
         let hash = self.hash(&hit.key);
         let shard = self.shard(hash);
-        let holding = &shard.get(&hash).filter(|desk| desk.limit == hit.limit.digest())?.holding;
+        let holding = &shard.get(&hash).filter(|desk| desk.is_under(hit))?.holding;
         let tokens = holding.tokens_at(now);
         let leased = holding.is_hot() || tokens > 0;
         Some(Held { in_force: if leased { Consistency::Leased } else { Consistency::Exact }, tokens })
@@ -134,14 +134,24 @@ impl Desk {
             shard.insert(hash, Desk::new(hit));
         }
         let desk = shard.get_mut(&hash)?;
-        if desk.limit != hit.limit.digest() {
+        if !desk.is_under(hit) {
             let mut before = std::mem::replace(desk, Desk::new(hit));
             before.over.notify_waiters();
+            before.place = before.place.map(|place| match place.limit.algorithm_name() {
+                // Under the old limit the bucket would be cut down to that.
+                same if same == hit.limit.algorithm_name() => desk.place(hit, shared),
+                _ => place,
+            });
             if let Some(outgoing) = before.farewell(hash, shared, Parting::Final) {
                 shared.send_in_background(outgoing);
             }
         }
         Some(desk)
+    }
+
+    /// Whether what it holds was borrowed under a hit's limit.
+    pub(super) fn is_under(&self, hit: &Hit<'_>) -> bool {
+        self.limit == hit.limit.digest()
     }
 
     /// The call that a request of this cost waits for.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tokio::time::Instant;
 use tollgate_core::lease::{Block, Loan, Step, TERM, Temper, Turn};
 use tollgate_core::{Hit, Micros, Timestamp, Verdict};
 
 use super::Shared;
-use super::charge::{Next, Part, ROUNDS};
+use super::charge::{Deadline, Next, Part, ROUNDS, is_over};
 use super::desk::{Desk, KeyHash, Outgoing};
 use crate::store::StoreError;
 
@@ -18,14 +19,16 @@ impl Shared {
         hash: KeyHash,
         hit: &Hit<'_>,
         temper: Temper,
+        deadline: &mut Deadline,
     ) -> Result<Part, StoreError> {
-        let (mut asked, mut patience) = (None, None);
+        let mut asked = None;
         for _ in 0..ROUNDS {
             match self.look_in_line(hash, hit, temper, &mut asked) {
                 Ok(part) => return Ok(part),
-                Err(Next::Wait(over)) => self.wait(over, &mut patience).await?,
+                Err(Next::Wait(over)) => is_over(over, deadline.of(self)).await?,
                 Err(Next::Call(outgoing)) => {
-                    let call = tokio::spawn(Arc::clone(self).take_block(outgoing, hit.demand.patience));
+                    let block = Arc::clone(self).take_block(outgoing, hit.demand.patience, deadline.of(self));
+                    let call = tokio::spawn(block);
                     match call.await.unwrap_or(Err(StoreError::Unreachable))? {
                         Some(part) => return Ok(part),
                         None => break, // too little room for a block: perhaps there is for one
@@ -89,6 +92,7 @@ impl Shared {
         self: Arc<Self>,
         outgoing: Outgoing,
         patience: Micros,
+        deadline: Instant,
     ) -> Result<Option<Part>, StoreError> {
         let Outgoing { hash, place, call } = outgoing;
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +100,7 @@ impl Shared {
             let shard = self.desks.shard(hash);
             shard.get(&hash).map_or(call.least, |desk| desk.holding.places(call.least, call.want))
         };
-        let answer = self.redis.charge_place(&place, places).await;
+        let answer = self.redis.charge_place(&place, places, deadline).await;
         let mut shard = self.desks.shard(hash);
         let Some(desk) = shard.get_mut(&hash) else { return answer.map(|_| None) };
         let now = self.now();

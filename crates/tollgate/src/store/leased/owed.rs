@@ -1,6 +1,7 @@
 //! What was admitted while Redis was away, to be charged when it is back.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use parking_lot::Mutex;
 use tollgate_core::Hit;
@@ -30,7 +31,17 @@ impl Owed {
             return;
         }
         let capacity = hit.limit.capacity();
-        let debit = owed.entry(hash).or_insert_with(|| Debit { place: place(), cost: 0, capacity });
+        let new = |cost| Debit { place: place(), cost, capacity };
+        let debit = match owed.entry(hash) {
+            Entry::Vacant(entry) => entry.insert(new(0)),
+            // The rule was changed: charged under the old limit, the bucket would be cut down to that.
+            Entry::Occupied(entry) if entry.get().place.limit != *hit.limit => {
+                let debit = entry.into_mut();
+                *debit = new(debit.cost);
+                debit
+            }
+            Entry::Occupied(entry) => entry.into_mut(),
+        };
         debit.cost = debit.cost.saturating_add(hit.demand.cost).min(debit.capacity);
     }
 
@@ -49,8 +60,13 @@ impl Owed {
     /// Redis was not back: it stays owed.
     pub(super) fn again(&self, hash: KeyHash, debit: Debit) {
         let mut owed = self.0.lock();
-        let known = owed.remove(&hash).map_or(0, |known| known.cost);
-        let cost = debit.cost.saturating_add(known).min(debit.capacity);
-        owed.insert(hash, Debit { cost, ..debit });
+        match owed.entry(hash) {
+            Entry::Vacant(entry) => _ = entry.insert(debit),
+            // What came since knows the limit of now.
+            Entry::Occupied(mut entry) => {
+                let known = entry.get_mut();
+                known.cost = known.cost.saturating_add(debit.cost).min(known.capacity);
+            }
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::algorithm::State;
 use tollgate_core::limit::Rank;
 use tollgate_core::{Enforcement, Hit, Hits, Limit, Micros, Timestamp, Verdict, Verdicts};
@@ -20,17 +22,40 @@ pub(super) struct Shares {
     buckets: MemoryStore,
     /// There are at least so many nodes, whatever the roll says.
     least: NonZeroU32,
-    /// How many nodes there are, and in the lower half how many come before this one.
+    /// How many nodes there are, and in the lower half how many come before this one. Zero until that was heard.
     rank: AtomicU64,
+    /// What came of the last roll call; nothing before the first.
+    roll: watch::Sender<Option<Result<(), StoreError>>>,
 }
 
 impl Shares {
     pub(super) fn new(clock: Clock, nodes: NonZeroU32) -> Self {
-        let rank = AtomicU64::new(u64::from(nodes.get()) << 32);
-        Shares { buckets: MemoryStore::with(clock, Bounds::default()), least: nodes, rank }
+        Shares {
+            buckets: MemoryStore::with(clock, Bounds::default()),
+            least: nodes,
+            rank: AtomicU64::new(0),
+            roll: watch::Sender::new(None),
+        }
     }
 
-    /// This node's place, as last heard.
+    /// Whether it is known what the share of this node is.
+    #[inline]
+    pub(super) fn are_counted(&self) -> bool {
+        self.rank.load(Ordering::Relaxed) != 0
+    }
+
+    /// Waits until it is.
+    ///
+    /// A node that has just started must not take the whole limit for its share.
+    pub(super) async fn counted(&self, deadline: Instant) -> Result<(), StoreError> {
+        let mut roll = self.roll.subscribe();
+        match timeout_at(deadline, roll.wait_for(Option::is_some)).await {
+            Ok(Ok(outcome)) => outcome.clone().unwrap_or(Ok(())),
+            Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
+        }
+    }
+
+    /// This node's place, as last heard, or the first of as many as there are at least.
     pub(super) fn rank(&self) -> Rank {
         let [place, nodes] = halves(self.rank.load(Ordering::Relaxed));
         Rank { place, nodes: NonZeroU32::new(nodes).unwrap_or(self.least) }
@@ -40,6 +65,14 @@ impl Shares {
     pub(super) fn heard(&self, nodes: u32, place: u32) {
         let nodes = u64::from(nodes.max(self.least.get()));
         self.rank.store(nodes << 32 | u64::from(place), Ordering::Relaxed);
+        self.roll.send_replace(Some(Ok(())));
+    }
+
+    /// The roll could not be called. What was heard before still holds.
+    pub(super) fn unheard(&self, error: StoreError) {
+        if !self.are_counted() {
+            self.roll.send_replace(Some(Err(error)));
+        }
     }
 
     pub(super) async fn charge(

@@ -81,8 +81,9 @@ impl Shared {
 
     /// Says that this node is there, or leaves, and counts who else is. While Redis is away, the last count holds.
     async fn call_the_roll(&self, term: Micros) {
-        if let Ok((nodes, place)) = self.redis.roll_call(self.node, term).await {
-            self.shares.heard(nodes, place);
+        match self.redis.roll_call(self.node, term).await {
+            Ok((nodes, place)) => self.shares.heard(nodes, place),
+            Err(error) => self.shares.unheard(error),
         }
     }
 

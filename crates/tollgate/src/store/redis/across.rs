@@ -52,11 +52,11 @@ impl RedisStore {
         verb: Verb,
         parts: &[Part<'_, '_>],
         verdicts: &mut Verdicts,
+        deadline: Instant,
     ) -> Result<Timestamp, StoreError> {
         if verb == Verb::Charge {
-            return self.charge_across(parts, verdicts).await;
+            return self.charge_across(parts, verdicts, deadline).await;
         }
-        let deadline = self.deadline();
         let done = join_all(parts.iter().map(|part| self.ask(verb, part, deadline))).await;
         let done = all(members(parts), done)?;
         let mut gathered = Gathered::default();
@@ -95,6 +95,7 @@ impl RedisStore {
         &self,
         parts: &[Part<'_, '_>],
         verdicts: &mut Verdicts,
+        deadline: Instant,
     ) -> Result<Timestamp, StoreError> {
         let Topology::Cluster(cluster) = &self.topology else { return Err(StoreError::Unreachable) };
         // Again once, when the calendar windows that were sent are not those of Redis' clock.
@@ -105,7 +106,6 @@ impl RedisStore {
                 false => Ok(()),
             };
             all(members(parts), parts.iter().map(away).collect())?;
-            let deadline = self.deadline();
             let calls = parts.iter().map(|part| self.calls(part)).collect();
             let reserve =
                 reserve(Arc::clone(cluster), calls, deadline, self.deadline, Arc::clone(&self.stranded));

@@ -1,6 +1,7 @@
 //! Lending: the store's side of leases, for one bucket at a time.
 
 use redis::Cmd;
+use tokio::time::Instant;
 use tollgate_core::algorithm::{Demand, Window};
 use tollgate_core::lease::{Call, Loan, NodeId};
 use tollgate_core::{Enforcement, Hit, Limit, Micros, Timestamp, Verdict};
@@ -29,7 +30,7 @@ impl RedisStore {
     /// Redis could not be asked.
     #[doc(hidden)]
     pub async fn lend(&self, hit: &Hit<'_>, call: &Call) -> Result<Option<(Loan, Verdict)>, StoreError> {
-        self.lease(&self.place(hit), call).await
+        self.lease(&self.place(hit), call, self.deadline()).await
     }
 
     /// Tells what became of a lease and asks for more; the verdict is on a request of the least cost. `None` when the
@@ -38,10 +39,11 @@ impl RedisStore {
         &self,
         place: &Place,
         call: &Call,
+        deadline: Instant,
     ) -> Result<Option<(Loan, Verdict)>, StoreError> {
         let injected = self.clock.injected();
         let mut around = injected.unwrap_or_else(|| self.redis_time());
-        let (slot, deadline) = (slots::slot(&place.key), self.deadline());
+        let slot = slots::slot(&place.key);
         for _ in 0..2 {
             let mut command = self.command_on(place, "lease", call.least, around);
             let mut packed = Vec::with_capacity(64);
@@ -73,7 +75,10 @@ impl RedisStore {
         for _ in 0..2 {
             let command = self.command_on(place, "debit", cost, around);
             match self.topology.call(slot, &command, deadline, |value| Reply::read(value, 1)).await? {
-                Reply::Done(_) => return Ok(()),
+                Reply::Done(_) => {
+                    self.topology.wrote(slot);
+                    return Ok(());
+                }
                 Reply::OtherTime(now) => around = now,
             }
         }
@@ -81,12 +86,20 @@ impl RedisStore {
     }
 
     /// Charges a place and answers the verdict, as [`charge`](crate::Store::charge) does a hit.
-    pub(crate) async fn charge_place(&self, place: &Place, cost: u64) -> Result<Verdict, StoreError> {
+    pub(crate) async fn charge_place(
+        &self,
+        place: &Place,
+        cost: u64,
+        deadline: Instant,
+    ) -> Result<Verdict, StoreError> {
         let command = self.command_on(place, "charge", cost, self.redis_time());
-        let (slot, deadline) = (slots::slot(&place.key), self.deadline());
+        let slot = slots::slot(&place.key);
         let reply = self.topology.call(slot, &command, deadline, |value| Reply::read(value, 1)).await?;
         let Reply::Done(done) = reply else { return Err(StoreError::Unreachable) };
         self.note_time(done.now);
+        if done.passes {
+            self.topology.wrote(slot);
+        }
         done.verdict_on_charge(&place.limit, place.window, cost).ok_or(StoreError::Unreachable)
     }
 

@@ -197,11 +197,32 @@ impl RedisStore {
         self.topology.forget(&format!("{}:*", escaped(&self.prefix)), self.deadline).await
     }
 
+    /// As [`charge`](Store::charge), for a decision that began a while ago.
+    pub(crate) async fn charge_by(
+        &self,
+        deadline: Instant,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        self.run(Verb::Charge, hits, verdicts, deadline).await
+    }
+
+    /// As [`peek`](Store::peek), for a decision that began a while ago.
+    pub(crate) async fn peek_by(
+        &self,
+        deadline: Instant,
+        hits: &[Hit<'_>],
+        verdicts: &mut Verdicts,
+    ) -> Result<Timestamp, StoreError> {
+        self.run(Verb::Peek, hits, verdicts, deadline).await
+    }
+
     async fn run(
         &self,
         verb: Verb,
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
+        deadline: Instant,
     ) -> Result<Timestamp, StoreError> {
         if hits.len() > MOST_HITS {
             return Err(StoreError::rejected("ERR"));
@@ -210,11 +231,11 @@ impl RedisStore {
         match &parts[..] {
             [] => Ok(self.clock.now()),
             [part] => {
-                let done = self.ask(verb, part, self.deadline()).await?;
+                let done = self.ask(verb, part, deadline).await?;
                 self.read(&done, verb, part, done.passes, verdicts)?;
                 Ok(done.now)
             }
-            parts => self.run_across(verb, parts, verdicts).await,
+            parts => self.run_across(verb, parts, verdicts, deadline).await,
         }
     }
 
@@ -306,15 +327,15 @@ fn escaped(prefix: &str) -> String {
 
 impl Store for RedisStore {
     async fn charge(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.run(Verb::Charge, hits, verdicts).await
+        self.run(Verb::Charge, hits, verdicts, self.deadline()).await
     }
 
     async fn peek(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.run(Verb::Peek, hits, verdicts).await
+        self.run(Verb::Peek, hits, verdicts, self.deadline()).await
     }
 
     async fn refund(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.run(Verb::Refund, hits, verdicts).await
+        self.run(Verb::Refund, hits, verdicts, self.deadline()).await
     }
 
     async fn undo(
@@ -327,7 +348,7 @@ impl Store for RedisStore {
     }
 
     async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.run(Verb::Reset, hits, verdicts).await
+        self.run(Verb::Reset, hits, verdicts, self.deadline()).await
     }
 
     fn clock(&self) -> &Clock {

@@ -1,0 +1,142 @@
+//! Who waits for whom, for how long, and what is remembered of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::{Clock, Descriptor, LeasedStore, Limiter, RedisStore, Store as _, rules};
+use tollgate_tests::fault_proxy::{FaultProxy, Mode};
+use tollgate_tests::poll;
+use tollgate_tests::redis_server::RedisServer;
+
+use crate::{check, node, node_with, warm};
+
+const THOUSAND: &str = "rules: [{ name: all, key: global, limit: 1/d burst 1000, consistency: leased }]";
+
+#[tokio::test]
+async fn a_reset_that_is_given_up_does_not_stop_its_key() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let node = node_with(&proxy.url(), THOUSAND, Duration::from_secs(1)).await;
+    warm(&node).await;
+    poll::until("some tokens", async || {
+        check(&node).await;
+        (node.store().stats().tokens_held > 0).then_some(())
+    })
+    .await;
+    proxy.set(Mode::Blackhole).await;
+    let request = Descriptor::new();
+    tokio::select! {
+        biased;
+        _ = node.reset(&request) => panic!("nothing gets through"),
+        () = std::future::ready(()) => {} // it was looked at once, and what it had begun is dropped
+    }
+    proxy.set(Mode::Pass).await;
+    let answered = tokio::time::timeout(poll::PATIENCE, async {
+        poll::until("Redis to decide", async || check(&node).await.degraded().is_none().then_some(())).await;
+    });
+    assert!(answered.await.is_ok(), "the key waits for a call that nobody makes");
+}
+
+#[tokio::test]
+async fn a_decision_has_one_deadline_whomever_it_waits_for() {
+    const DEADLINE: Duration = Duration::from_secs(2);
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let node = node_with(&proxy.url(), THOUSAND, DEADLINE).await;
+    warm(&node).await;
+    proxy.set(Mode::Blackhole).await;
+    let clock = Clock::system();
+    let began = clock.now();
+    // More than is held: one borrows, the others wait for that, and none is helped.
+    let askers: Vec<_> = (0..3)
+        .map(|_| {
+            let node = Arc::clone(&node);
+            tokio::spawn(async move { node.check(&Descriptor::new(), 500).await })
+        })
+        .collect();
+    for asker in askers {
+        assert!(asker.await.unwrap().degraded().is_some());
+    }
+    let took = clock.now().as_micros().abs_diff(began.as_micros());
+    let one_and_a_half = u64::try_from(DEADLINE.as_micros()).unwrap() * 3 / 2;
+    assert!(took < one_and_a_half, "{took} us");
+}
+
+#[tokio::test]
+async fn one_who_would_not_wait_in_a_queue_is_no_reason_to_refuse_one_who_would() {
+    let server = RedisServer::start().await;
+    let rules = "rules: [{ name: all, key: global, limit: 1/min queue 5, consistency: leased }]";
+    let node = node(&server.url(), rules).await;
+    assert!(check(&node).await.allowed());
+    let now = node.store().clock().now();
+    assert!(!node.until_allowed(&Descriptor::new(), 1, now).await.allowed());
+    assert!(check(&node).await.allowed(), "there is room in the queue");
+}
+
+#[tokio::test]
+async fn a_refusal_under_the_old_limit_is_not_remembered_under_the_new_one() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let few = "rules: [{ name: all, key: global, limit: 1/d burst 100, consistency: leased }]";
+    let node = node(&proxy.url(), few).await;
+    warm(&node).await;
+    proxy.set(Mode::Delay(Duration::from_millis(300))).await;
+    let under_the_old = tokio::spawn({
+        let node = Arc::clone(&node);
+        async move { node.check(&Descriptor::new(), 100).await }
+    });
+    let calls = node.store().stats().lease_calls;
+    poll::until("the call to be sent", async || (node.store().stats().lease_calls > calls).then_some(()))
+        .await;
+    node.set_rules(rules::parse("rules.yaml", THOUSAND).unwrap());
+    assert!(check(&node).await.allowed());
+    assert!(under_the_old.await.is_ok());
+    proxy.set(Mode::Pass).await;
+    assert!(node.check(&Descriptor::new(), 100).await.allowed(), "a thousand is enough");
+}
+
+#[tokio::test]
+async fn what_was_used_beyond_the_old_limit_stays_used_when_an_old_lease_comes_back() {
+    let server = RedisServer::start().await;
+    let with_burst = |burst: u64| {
+        let text =
+            format!("rules: [{{ name: all, key: global, limit: 1/d burst {burst}, consistency: leased }}]");
+        rules::parse("rules.yaml", &text).unwrap()
+    };
+    let (first, second) = (node(&server.url(), THOUSAND).await, node(&server.url(), THOUSAND).await);
+    warm(&first).await;
+    first.set_rules(with_burst(10_000));
+    second.set_rules(with_burst(10_000));
+    assert!(second.check(&Descriptor::new(), 5_000).await.allowed());
+    check(&first).await; // finds the new limit, and gives back what it has under the old one
+    first.store().close().await;
+    let left = second.peek(&Descriptor::new(), 1).await.remaining().unwrap();
+    assert!(left < 5_000, "{left} are left of 10,000 of which 5,000 were taken at once");
+}
+
+#[tokio::test]
+async fn a_node_that_starts_waits_until_it_knows_its_share() {
+    let server = RedisServer::start().await;
+    let local = "rules: [{ name: all, key: global, limit: 1/d burst 100, consistency: local }]";
+    let first = node(&server.url(), local).await;
+    poll::until("the first to be counted", async || (check(&first).await.limit() == Some(100)).then_some(()))
+        .await;
+    let second = node(&server.url(), local).await;
+    assert_eq!(check(&second).await.limit(), Some(50), "its very first decision");
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_learn_its_share_says_so_and_uses_it_once_it_can() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let local = "rules: [{ name: all, key: global, limit: 1/d burst 100, consistency: local }]";
+    let redis =
+        RedisStore::builder(&proxy.url()).deadline(Duration::from_millis(200)).connect().await.unwrap();
+    redis.ready().await.unwrap();
+    proxy.set(Mode::Blackhole).await;
+    let node = Limiter::new(rules::parse("rules.yaml", local).unwrap(), LeasedStore::new(redis));
+    assert!(check(&node).await.degraded().is_some());
+    proxy.set(Mode::Pass).await;
+    poll::until("the roll to be called", async || check(&node).await.degraded().is_none().then_some(()))
+        .await;
+}
