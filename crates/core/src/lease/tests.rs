@@ -235,7 +235,7 @@ fn tokens_of_a_lease_that_the_store_has_forgotten_are_not_put_back() {
     holding.answered(1, loan, &verdict(90), at(901_000));
     // A call leaves just before the window ends, and a request takes some meanwhile.
     let second = holding.call(ONE, 2, 5, at(980_000));
-    let Step::Pass(taken) = holding.spend(3, at(981_000)) else { panic!("there are ten") };
+    let Step::Pass(taken) = holding.spend(3, at(981_000), at(981_000)) else { panic!("there are ten") };
     let loan = shop.lend(SECOND + 1_000, second).unwrap();
     assert_eq!((loan.kept, loan.granted), (0, 5));
     holding.answered(2, loan, &verdict(90), at(SECOND + 2_000));
@@ -247,7 +247,7 @@ fn tokens_of_a_lease_that_the_store_has_forgotten_are_not_put_back() {
 fn tokens_taken_while_a_call_was_under_way_are_put_back_if_the_store_left_them() {
     let mut holding = held(10);
     holding.call(ONE, 2, 5, at(20_000));
-    let Step::Pass(taken) = holding.spend(3, at(21_000)) else { panic!("there are ten") };
+    let Step::Pass(taken) = holding.spend(3, at(21_000), at(21_000)) else { panic!("there are ten") };
     holding.answered(2, Loan { granted: 5, kept: 10, term: TERM }, &verdict(50), at(22_000));
     holding.put_back(taken);
     assert_eq!(holding.tokens_at(at(22_000)), 15);
@@ -266,7 +266,7 @@ fn a_lease_that_dies_with_its_window_is_not_renewed_with_every_request() {
             holding.answered(sequence, loan, &verdict(50), at(now));
         }
         holding.note(1, Temper::LEASED, at(now));
-        let call = match holding.spend(1, at(now)) {
+        let call = match holding.spend(1, at(now), at(now)) {
             Step::Pass(_) => holding.renewal(ONE, || calls + 1, at(now)),
             Step::Call => Some(holding.call(ONE, calls + 1, 1, at(now))),
             _ => None,

@@ -2,7 +2,8 @@ use tollgate_core::algorithm::State;
 use tollgate_core::{Hit, Micros, Timestamp, Verdict, Verdicts};
 
 use crate::clock::Clock;
-use crate::store::{MemoryStore, NoteName, Store, StoreError};
+use crate::reserve::ReservationId;
+use crate::store::{Due, MemoryStore, NoteName, Store, StoreError};
 
 /// A store in memory that takes a second to peek, on a clock that tests turn.
 #[derive(Debug)]
@@ -49,5 +50,14 @@ impl Store for SlowToPeek {
 
     async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
         self.0.recall(name).await
+    }
+
+    async fn settle(
+        &self,
+        reservation: ReservationId,
+        due: &[Due<'_>],
+        ttl: Micros,
+    ) -> Result<Vec<u64>, StoreError> {
+        self.0.settle(reservation, due, ttl).await
     }
 }
