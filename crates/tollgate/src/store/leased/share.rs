@@ -24,9 +24,9 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    pub(super) fn new(clock: Clock, nodes: NonZeroU32) -> Self {
+    pub(super) fn new(clock: Clock, nodes: NonZeroU32, bounds: Bounds) -> Self {
         let rank = AtomicU64::new(u64::from(nodes.get()) << 32);
-        Shares { buckets: MemoryStore::with(clock, Bounds::default()), least: nodes, rank }
+        Shares { buckets: MemoryStore::with(clock, bounds), least: nodes, rank }
     }
 
     /// This node's place, as last heard.
