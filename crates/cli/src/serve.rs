@@ -76,13 +76,16 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
         let rules = format!("{}, {}", source.shown, count(number, "rule"));
         let store = match args.store.open(&args.memory).await? {
             // Rules may want their decisions made here, on tokens borrowed there.
-            AnyStore::Redis(redis) => LeasedStore::among(redis, args.fleet.nodes).into(),
+            AnyStore::Redis(redis) => {
+                LeasedStore::bounded(redis, args.fleet.nodes, args.memory.bounds()).into()
+            }
             store => store,
         };
         let beside = args.beside.open(source.database(), &source.rules)?;
         let set = Arc::new(source.rules);
         let trial = Trial::of(&set).await;
         let limiter = Limiter::new(set, store).with_nodes(args.fleet.nodes);
+        let limiter = limiter.with_local_bounds(args.memory.bounds());
         let limiter = Arc::new(match &beside {
             Some(beside) => beside.equip(limiter),
             None => limiter,

@@ -42,7 +42,8 @@ pub(crate) struct StoreArgs {
 /// How much the store in memory may hold.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MemoryArgs {
-    /// The most that buckets in memory may take, such as 512MiB; when it is full, new keys share a bucket
+    /// The most that buckets in memory may take, such as 512MiB, also those of this node's share where Redis is the store;
+    /// when it is full, new keys share a bucket
     #[arg(long, value_name = "SIZE", env = "TOLLGATE_STORE_MEMORY", default_value = "1GiB", value_parser = bytes)]
     store_memory: u64,
 }
@@ -115,7 +116,7 @@ impl StoreArgs {
 
 impl MemoryArgs {
     /// With as many buckets to the byte as usual.
-    fn bounds(&self) -> Bounds {
+    pub(crate) fn bounds(&self) -> Bounds {
         let usual = Bounds::default();
         let bytes = usize::try_from(self.store_memory).unwrap_or(usize::MAX);
         Bounds { buckets: bytes / (usual.bytes / usual.buckets), bytes }

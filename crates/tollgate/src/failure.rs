@@ -29,7 +29,9 @@ const REASONS: [&str; 4] = StoreError::REASONS;
 /// Decides without the store.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    nodes: NonZeroU32,
+    pub(crate) nodes: NonZeroU32,
+    /// How much the shares may take.
+    pub(crate) bounds: Bounds,
     /// The shares; made when the first is needed.
     local: OnceLock<MemoryStore>,
     counts: [[AtomicU64; REASONS.len()]; POLICIES.len()],
@@ -47,8 +49,8 @@ pub struct DegradedCount {
 }
 
 impl Failure {
-    pub(crate) fn new(nodes: NonZeroU32) -> Self {
-        Failure { nodes, local: OnceLock::new(), counts: Default::default() }
+    pub(crate) fn new(nodes: NonZeroU32, bounds: Bounds) -> Self {
+        Failure { nodes, bounds, local: OnceLock::new(), counts: Default::default() }
     }
 
     /// Every rule's policy speaks. Where a part of the store is left, that decides for what lives there.
@@ -134,7 +136,7 @@ impl Failure {
         let mut verdicts = Verdicts::new();
         if !hits.is_empty() {
             let clock = || asked.clock().clone();
-            let store = self.local.get_or_init(|| MemoryStore::with(clock(), Bounds::default()));
+            let store = self.local.get_or_init(|| MemoryStore::with(clock(), self.bounds));
             let asked = match verb {
                 Verb::Check => store.charge(&hits, &mut verdicts).await,
                 Verb::Peek => store.peek(&hits, &mut verdicts).await,

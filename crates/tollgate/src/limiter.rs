@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::failure::{DegradedCount, Failure};
 use crate::meter::{StoreCalls, StoreMeter};
 use crate::plans::Plans;
-use crate::store::{AnyStore, Store, StoreError, window};
+use crate::store::{AnyStore, Bounds, Store, StoreError, window};
 
 /// Decides requests by rules.
 ///
@@ -102,7 +102,7 @@ impl<S: Store> Limiter<S> {
         Limiter {
             rules: ArcSwap::new(rules.into()),
             store,
-            failure: Failure::new(NonZeroU32::MIN),
+            failure: Failure::new(NonZeroU32::MIN, Bounds::default()),
             meter: StoreMeter::default(),
             violations: None,
             plans: None,
@@ -113,7 +113,13 @@ impl<S: Store> Limiter<S> {
     /// this node's share of their limit.
     #[must_use]
     pub fn with_nodes(self, nodes: NonZeroU32) -> Self {
-        Limiter { failure: Failure::new(nodes), ..self }
+        Limiter { failure: Failure::new(nodes, self.failure.bounds), ..self }
+    }
+
+    /// The same with so much room for these shares, while the store is away.
+    #[must_use]
+    pub fn with_local_bounds(self, bounds: Bounds) -> Self {
+        Limiter { failure: Failure::new(self.failure.nodes, bounds), ..self }
     }
 
     /// The same limiter, with every refused check added to `violations`.

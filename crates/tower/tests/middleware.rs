@@ -18,7 +18,7 @@ use tollgate::core::algorithm::State;
 use tollgate::core::{HeaderForm, HeaderSet, Hit, PartitionSecret, ResetForm, Verdict, Verdicts};
 use tollgate::plans::{PlanOptions, Plans};
 use tollgate::{
-    Clock, Descriptor, Due, Limiter, MemoryStore, Micros, NoteName, ReservationId, Store, StoreError,
+    Bounds, Clock, Descriptor, Due, Limiter, MemoryStore, Micros, NoteName, ReservationId, Store, StoreError,
     Timestamp, rules,
 };
 use tollgate_tower::{Identify, MaxWait, TollgateLayer};
@@ -409,6 +409,20 @@ async fn a_rule_that_fails_open_lets_everybody_pass_and_a_local_one_a_share() {
         assert_eq!(send(&local, from("203.0.113.7", "/")).await.status, expected);
     }
     assert_eq!(inner.calls(), 11);
+}
+
+#[tokio::test]
+async fn shares_have_no_more_room_than_they_are_given() {
+    let rule = "rules: [{ name: r, key: 'ip:{ip}', limit: 1/h, on_store_failure: local }]";
+    let rules = rules::parse("rules.yaml", rule).unwrap();
+    let limiter = Limiter::new(rules, Gone(Clock::system()));
+    let limiter = limiter.with_local_bounds(Bounds { buckets: 64, bytes: 1 << 20 });
+    let inner = Inner::default();
+    let service = inner.behind(&TollgateLayer::new(limiter));
+    for host in 0..200 {
+        send(&service, from(&format!("203.0.113.{host}"), "/")).await;
+    }
+    assert!((1..100).contains(&inner.calls()), "who finds no room shares a bucket: {}", inner.calls());
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ use self::desk::Desks;
 use self::owed::Owed;
 use self::share::Shares;
 use super::redis::RedisStore;
-use super::{Due, NoteName, Store, StoreError};
+use super::{Bounds, Due, NoteName, Store, StoreError};
 use crate::clock::Clock;
 use crate::reserve::ReservationId;
 
@@ -139,6 +139,11 @@ impl LeasedStore {
 
     /// The same where there are known to be at least so many nodes.
     pub fn among(redis: RedisStore, nodes: NonZeroU32) -> Self {
+        Self::bounded(redis, nodes, Bounds::default())
+    }
+
+    /// The same with so much room for the shares that rules with `consistency: local` count here.
+    pub fn bounded(redis: RedisStore, nodes: NonZeroU32, bounds: Bounds) -> Self {
         let clock = redis.clock().clone();
         let shared = Arc::new(Shared {
             redis,
@@ -146,7 +151,7 @@ impl LeasedStore {
             node: NodeId(RandomState::new().build_hasher().finish()),
             sequence: AtomicU64::new(0),
             desks: Desks::new(),
-            shares: Shares::new(clock, nodes),
+            shares: Shares::new(clock, nodes, bounds),
             owed: Owed::default(),
             closed: AtomicBool::new(false),
             counters: Counters::default(),

@@ -29,9 +29,9 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    pub(super) fn new(clock: Clock, nodes: NonZeroU32) -> Self {
+    pub(super) fn new(clock: Clock, nodes: NonZeroU32, bounds: Bounds) -> Self {
         Shares {
-            buckets: MemoryStore::with(clock, Bounds::default()),
+            buckets: MemoryStore::with(clock, bounds),
             least: nodes,
             rank: AtomicU64::new(0),
             roll: watch::Sender::new(None),
