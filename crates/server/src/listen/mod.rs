@@ -222,7 +222,7 @@ impl Connection {
         let peeked = self.within(self.patience.head, stream.peek(&mut begin)).await;
         let stream = Flowing::new(stream, self.patience.unread);
         match peeked {
-            Some(Ok(4)) if begin == *b"PRI " => self.serve_http2(stream, watcher).await,
+            Some(Ok(4)) if begin == *b"PRI " => Box::pin(self.serve_http2(stream, watcher)).await,
             Some(Ok(1..)) => self.serve_http1(stream, watcher).await,
             _ => tracing::debug!("a connection ended without a request"),
         }
@@ -233,7 +233,7 @@ impl Connection {
         // What a handshake needs is gone before the connection is served.
         match self.within(self.patience.handshake, Box::pin(handshake)).await {
             Some(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-                self.serve_http2(stream, watcher).await;
+                Box::pin(self.serve_http2(stream, watcher)).await;
             }
             Some(Ok(stream)) => self.serve_http1(stream, watcher).await,
             failed => {
@@ -270,7 +270,7 @@ impl Connection {
                 TokioIo::new(stream),
                 service_fn(|request| self.answer(request, &hangup, None)),
             );
-        until_hung_up(hangup.asked(), watcher.watch(connection)).await;
+        until_hung_up(hangup.asked(), Box::pin(watcher.watch(connection))).await;
     }
 
     async fn serve_http2(
@@ -296,7 +296,7 @@ impl Connection {
                 () = unread.for_longer_than(self.patience.unread) => {}
             }
         };
-        until_hung_up(does_not_read, watcher.watch(connection)).await;
+        until_hung_up(does_not_read, Box::pin(watcher.watch(connection))).await;
     }
 
     /// What becomes of a request. On the heap: a connection that is silent has no place for one.
@@ -364,10 +364,11 @@ async fn looked_at<F: Future<Output = Response>>(
     response
 }
 
-/// Serves to the end of the connection, or until we lose patience with a client that does not read.
+/// Serves to the end of the connection, or until we lose patience with a client that does not read. A connection is on the
+/// heap, once: what is handed from one future to the next would lie in each of them.
 async fn until_hung_up(
     lost_patience: impl Future<Output = ()>,
-    connection: impl Future<Output = hyper::Result<()>>,
+    connection: Pin<Box<impl Future<Output = hyper::Result<()>>>>,
 ) {
     tokio::select! {
         ended = connection => {
