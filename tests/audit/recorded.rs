@@ -8,6 +8,7 @@ use std::time::Duration;
 use tollgate::audit::{ViolationLog, Violations, Writer, WriterOptions};
 use tollgate::sql::Database;
 use tollgate::{Bounds, Clock, Descriptor, Limiter, MemoryStore, Micros, Timestamp, rules};
+use tollgate_tests::poll;
 
 /// A busy machine may take its time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -78,12 +79,7 @@ pub(crate) fn request(user_id: &str) -> Descriptor<'_> {
 
 /// Waits for a state, looking again and again.
 pub(crate) async fn until<F: Future<Output = bool>>(what: impl Fn() -> String, mut is_so: impl FnMut() -> F) {
-    let clock = Clock::system();
-    let deadline = clock.now().after(PATIENCE.into());
-    while !is_so().await {
-        assert!(clock.now() < deadline, "waited {PATIENCE:?} until {}", what());
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    poll::within(PATIENCE, &what(), async || is_so().await.then_some(())).await;
 }
 
 /// How many rows there are, and of how many refusals.

@@ -5,12 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs};
 
-use tollgate::{Clock, Micros};
+use tollgate_tests::poll;
 
 /// Where the docs say the server listens.
 const DOCUMENTED: &str = "127.0.0.1:8080";
-/// How long the server may take to be ready.
-const PATIENCE: Micros = Micros::new(30_000_000);
 
 /// The folder of the project.
 pub(crate) fn root() -> PathBuf {
@@ -90,16 +88,12 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .expect("the server starts");
-        let clock = Clock::system();
-        let deadline = clock.now().after(PATIENCE);
-        let text = loop {
-            if let Ok(text) = fs::read_to_string(&ready) {
-                break text;
-            }
+        let text = poll::until("the server to be ready", async || {
             let ended = child.try_wait().expect("a child can be asked");
-            assert!(ended.is_none() && clock.now() < deadline, "the server is not ready: {ended:?}");
-            clock.sleep(Micros::new(10_000)).await;
-        };
+            assert!(ended.is_none(), "the server ended: {ended:?}");
+            fs::read_to_string(&ready).ok()
+        })
+        .await;
         // {"http":"127.0.0.1:41234"}
         let address = text.split('"').nth(3).expect("the address of `http`").to_owned();
         Server { child, address, _scratch: scratch }

@@ -67,7 +67,7 @@ async fn whoever_gives_no_leave_to_send_over_http2_loses_its_place() {
 async fn whoever_reads_slowly_is_served_to_the_end() {
     let server = Running::start(Options { patience: impatient(), ..Options::default() }).await;
     let mut slow = server.connect().await;
-    slow.write_all(LARGE.replace("host", "connection: close\r\nhost").as_bytes()).await.unwrap();
+    slow.write_all(LARGE.replace("host: ", "connection: close\r\nhost: ").as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     let mut chunk = [0; 1024];
     while let length @ 1.. = slow.read(&mut chunk).await.unwrap() {

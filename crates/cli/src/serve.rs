@@ -7,9 +7,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate::{AnyStore, LeasedStore, Limiter};
-use tollgate_server::{App, Server};
+use tollgate_server::{App, Observe, Server};
 
-use crate::beside::BesideArgs;
+use crate::beside::{Beside, BesideArgs};
 use crate::config::Config;
 use crate::greet::{FirstScreen, Trial};
 use crate::listen::ListenArgs;
@@ -61,72 +61,96 @@ fn decisions(text: &str) -> Result<usize, String> {
 ///
 /// Rules, store or listeners are not as configured.
 pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let args = &config.serve;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime's threads")?;
     runtime.block_on(async {
-        // Signals are caught before anybody is told that the server is up.
-        let signals = Signals::catch().context("cannot catch signals")?;
-        let telemetry = args.telemetry.start(terminal)?;
-        let listen = args.listen.config(telemetry.observe.clone())?;
-        let source = args.rules.open().await?;
-        let number = u64::try_from(source.rules.rules().len()).unwrap_or(u64::MAX);
-        let rules = format!("{}, {}", source.shown, count(number, "rule"));
-        let store = match args.store.open(&args.memory).await? {
-            // Rules may want their decisions made here, on tokens borrowed there.
-            AnyStore::Redis(redis) => {
-                LeasedStore::bounded(redis, args.fleet.nodes, args.memory.bounds()).into()
-            }
-            store => store,
+        // Signals are caught before anybody is told that the server is up, and while it waits for rules and store.
+        let mut signals = Signals::catch().context("cannot catch signals")?;
+        let telemetry = config.serve.telemetry.start(terminal)?;
+        let started = tokio::select! {
+            biased;
+            started = start(config, telemetry.observe.clone(), terminal) => Some(started?),
+            () = signals.next() => None,
         };
-        let beside = args.beside.open(source.database(), &source.rules)?;
-        let set = Arc::new(source.rules);
-        let trial = Trial::of(&set).await;
-        let limiter = Limiter::new(set, store).with_nodes(args.fleet.nodes);
-        let limiter = limiter.with_local_bounds(args.memory.bounds());
-        let limiter = Arc::new(match &beside {
-            Some(beside) => beside.equip(limiter),
-            None => limiter,
-        });
-        let mut app = App::new(Arc::clone(&limiter), source.home)
-            .with_access(args.listen.access()?)
-            .with_store_shown(&args.store.shown())
-            .with_decisions(args.decisions)
-            .with_identify(config.identify)
-            .with_headers(config.headers);
-        if let Some(beside) = &beside {
-            app = app.with_violations(beside.log().clone());
-        }
-        if let Some(folder) = &args.web_dir {
-            app = app.with_web_dir(folder.clone());
-        }
-        if let Some(follower) = source.follower {
-            app = app.with_rules_status(follower.status());
-            tokio::spawn(follower.run(Arc::clone(&limiter)));
-        }
-        let server = Server::bind(&listen, app).await?;
-        let screen = FirstScreen {
-            http: server.http(),
-            asks: args.listen.asks(),
-            rules,
-            store: args.store.shown(),
-            config: config.file.as_deref(),
-            trial: trial.as_ref(),
-        };
-        if let Err(error) = screen.print(terminal) {
-            tracing::debug!(%error, "nobody reads the first screen"); // which is no reason not to serve
-        }
-        server.run(signals.stop()).await;
-        limiter.store().close().await;
-        if let Some(beside) = beside {
-            beside.close().await;
+        match started {
+            Some(started) => started.run(signals.stop()).await,
+            None => tracing::info!("told to stop before it was up"),
         }
         telemetry.close().await;
         anyhow::Ok(())
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A server that listens, and what it needs closed in the end.
+struct Started {
+    server: Server,
+    limiter: Arc<Limiter>,
+    beside: Option<Beside>,
+}
+
+impl Started {
+    async fn run(self, stop: impl Future<Output = ()>) {
+        self.server.run(stop).await;
+        self.limiter.store().close().await;
+        if let Some(beside) = self.beside {
+            beside.close().await;
+        }
+    }
+}
+
+/// Opens rules, store and listeners, and says so.
+async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> anyhow::Result<Started> {
+    let args = &config.serve;
+    let listen = args.listen.config(observe)?;
+    let source = args.rules.open().await?;
+    let number = u64::try_from(source.rules.rules().len()).unwrap_or(u64::MAX);
+    let rules = format!("{}, {}", source.shown, count(number, "rule"));
+    let store = match args.store.open(&args.memory).await? {
+        // Rules may want their decisions made here, on tokens borrowed there.
+        AnyStore::Redis(redis) => LeasedStore::bounded(redis, args.fleet.nodes, args.memory.bounds()).into(),
+        store => store,
+    };
+    let beside = args.beside.open(source.database(), &source.rules)?;
+    let set = Arc::new(source.rules);
+    let trial = Trial::of(&set).await;
+    let limiter = Limiter::new(set, store).with_nodes(args.fleet.nodes);
+    let limiter = limiter.with_local_bounds(args.memory.bounds());
+    let limiter = Arc::new(match &beside {
+        Some(beside) => beside.equip(limiter),
+        None => limiter,
+    });
+    let mut app = App::new(Arc::clone(&limiter), source.home)
+        .with_access(args.listen.access()?)
+        .with_store_shown(&args.store.shown())
+        .with_decisions(args.decisions)
+        .with_identify(config.identify)
+        .with_headers(config.headers);
+    if let Some(beside) = &beside {
+        app = app.with_violations(beside.log().clone());
+    }
+    if let Some(folder) = &args.web_dir {
+        app = app.with_web_dir(folder.clone());
+    }
+    if let Some(follower) = source.follower {
+        app = app.with_rules_status(follower.status());
+        tokio::spawn(follower.run(Arc::clone(&limiter)));
+    }
+    let server = Server::bind(&listen, app).await?;
+    let screen = FirstScreen {
+        http: server.http(),
+        asks: args.listen.asks(),
+        rules,
+        store: args.store.shown(),
+        config: config.file.as_deref(),
+        trial: trial.as_ref(),
+    };
+    if let Err(error) = screen.print(terminal) {
+        tracing::debug!(%error, "nobody reads the first screen"); // which is no reason not to serve
+    }
+    Ok(Started { server, limiter, beside })
 }
 
 /// What tells the server to stop.

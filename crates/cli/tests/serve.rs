@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -242,6 +242,44 @@ fn sigterm_finishes_what_is_in_flight_and_exits_0() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(served.wait().success());
+}
+
+#[test]
+fn a_signal_is_heard_before_the_server_is_up() {
+    // A database that is spoken to and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let rules = format!("postgres://me@{}/rules", silent.local_addr().unwrap());
+    let folder = std::env::temp_dir().join(format!("tollgate-starting-{}", std::process::id()));
+    let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--http", "127.0.0.1:0", "--rules", &rules, "--data-dir"])
+        .arg(&folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _connection = silent.accept().unwrap();
+    let sent = Command::new("kill").args(["-TERM", &process.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let mut ended = None;
+    until("the end of the start", || {
+        ended = process.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(ended.unwrap().success());
+    let _ = fs::remove_dir_all(folder); // it may not have come to make it
+}
+
+#[test]
+fn a_silent_connection_delays_no_stop() {
+    let mut served = Served::start(&[]);
+    let silent = served.connect();
+    let clock = Clock::system();
+    served.signal("-TERM");
+    let told = clock.now();
+    assert!(served.wait().success());
+    let took = clock.now().as_micros() - told.as_micros();
+    assert!(took < 8_000_000, "it waited {took} µs for a client that asked nothing");
+    drop(silent);
 }
 
 #[test]

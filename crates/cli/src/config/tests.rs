@@ -94,6 +94,32 @@ fn everything_that_is_wrong_is_shown_at_once_with_its_place_and_the_closest_name
 }
 
 #[test]
+fn odd_numbers_are_refused_wherever_they_are_written() {
+    let odd = [
+        "-1",
+        "1.5",
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551616",
+    ];
+    for key in ["nodes", "store_deadline_ms", "max_connections", "decisions"] {
+        for odd in odd {
+            let error = wrong(&format!("{key} = {odd}\n"));
+            let told = error.to_string();
+            assert!(error.problems()[0].line == 1 && !told.contains("unknown key"), "{key} = {odd}: {told}");
+        }
+    }
+    for odd in odd {
+        let error = wrong(&format!("[headers]\nretry_jitter_s = {odd}\n"));
+        assert_eq!(error.problems()[0].line, 2, "{odd}: {error}");
+    }
+}
+
+#[test]
 fn mistakes_inside_tables_are_shown_where_they_are() {
     for (text, line, part) in [
         ("[identify]\npaths = ['x']\n", 2, "begin with a slash"),

@@ -349,7 +349,11 @@ impl Draft {
             Some(CostDraft::Times(factor)) if (1..=MAX_EXACT).contains(factor) => {
                 Some(CostRule::Times(*factor))
             }
-            Some(CostDraft::Attribute(name)) if check_name(name).is_ok() => {
+            // What begins otherwise was meant as a number: `-1`, `1.5`, `.inf`.
+            Some(CostDraft::Attribute(name))
+                if name.starts_with(|first: char| first.is_alphabetic() || first == '_')
+                    && check_name(name).is_ok() =>
+            {
                 Some(CostRule::Attribute(name.as_str().into()))
             }
             Some(_) => {

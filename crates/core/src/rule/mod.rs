@@ -44,12 +44,18 @@ pub enum Action {
     Allow,
 }
 
+/// A whole number; one beyond all bounds is as large as there is, so that nobody pays less by claiming more.
+fn whole(text: &str) -> Option<u64> {
+    let is_whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_whole.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
 /// What a request costs under a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CostRule {
     /// So many times the request's own cost.
     Times(u64),
-    /// The value of an attribute; the request's own cost where that is absent or no whole number.
+    /// The value of an attribute, however large; the request's own cost where that is absent or no whole number.
     Attribute(Box<str>),
 }
 
@@ -300,9 +306,7 @@ impl Rule {
     pub fn cost(&self, request: &Descriptor<'_>, cost: u64) -> u64 {
         match &self.cost {
             CostRule::Times(factor) => cost.saturating_mul(*factor),
-            CostRule::Attribute(name) => {
-                request.text(name).and_then(|text| text.parse().ok()).unwrap_or(cost)
-            }
+            CostRule::Attribute(name) => request.text(name).and_then(|text| whole(&text)).unwrap_or(cost),
         }
     }
 

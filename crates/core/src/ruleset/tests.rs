@@ -134,11 +134,12 @@ fn a_rule_costs_what_it_says() {
         rules.rules().iter().map(|rule| rule.cost(request, 2)).collect::<Vec<u64>>()
     };
     assert_eq!(costs(&Descriptor::new().with("tokens", "700")), [2, 10, 700]);
-    assert_eq!(
-        costs(&Descriptor::new().with("tokens", "-1")),
-        [2, 10, 2],
-        "no whole number: the request's own cost"
-    );
+    for odd in ["-1", "1.5", "NaN", "", "1e9"] {
+        let request = Descriptor::new().with("tokens", odd);
+        assert_eq!(costs(&request), [2, 10, 2], "{odd} is no whole number: the request's own cost");
+    }
+    let huge = Descriptor::new().with("tokens", "18446744073709551616");
+    assert_eq!(costs(&huge), [2, 10, u64::MAX], "nobody pays less by claiming more");
 }
 
 #[test]

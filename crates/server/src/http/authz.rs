@@ -29,8 +29,8 @@ const TARGET: [HeaderName; 2] =
 const HOST: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host")];
 /// What the status would have been, where the proxy cannot pass it on.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
-/// The longest a request is held for its turn in a leaky bucket.
-const MAX_WAIT: Duration = Duration::from_secs(30);
+/// The longest a request is held for its turn in a leaky bucket: well within what a request has, and what a stop waits.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 /// What a request line may hold, and our reader of them does not.
 const ODD: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`').add(b'{').add(b'}').add(b'#');

@@ -217,9 +217,9 @@ impl Parts {
         &self.recorder
     }
 
-    /// What every rule in effect said, those that refused most first.
+    /// What every rule in effect said, in their order.
     pub(crate) fn rule_counts(&self) -> Vec<RuleCount> {
-        self.recorder.rules_by_refusals(usize::MAX, &self.limiter.rules())
+        self.recorder.rules(&self.limiter.rules())
     }
 
     pub(crate) const fn started_at(&self) -> Timestamp {

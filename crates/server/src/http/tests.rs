@@ -196,6 +196,50 @@ async fn bad_bodies_are_400_with_the_path_and_what_was_expected() {
 }
 
 #[tokio::test]
+async fn costs_that_are_no_whole_number_below_2_to_the_53_are_400_on_every_route() {
+    let app = app();
+    let odd = [
+        "-1",
+        "1.5",
+        "1e400",
+        "9223372036854775808",
+        "18446744073709551616",
+        "\"1\"",
+        "null",
+        "NaN",
+        "Infinity",
+    ];
+    for odd in odd {
+        for route in ["/v1/check", "/v1/peek", "/v1/refund", "/v1/reserve"] {
+            let body = format!(r#"{{"attributes": {{"user_id": "42"}}, "cost": {odd}}}"#);
+            let (status, _, problem) = post_to(&app, route, &body, &[]).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{route} {body}: {problem}");
+        }
+        for limit in [format!("{odd}/s"), format!("1/s burst {odd}"), format!("1/{odd}s")] {
+            let body = json!({"key": "k", "limit": limit}).to_string();
+            let (status, _, problem) = post_to(&app, "/v1/check", &body, &[]).await;
+            assert_eq!((status, &problem["path"]), (StatusCode::BAD_REQUEST, &json!("limit")), "{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cost_above_capacity_is_refused_at_once_as_never() {
+    let served = Served::with(RULES);
+    for cost in [4, 1_u64 << 52, (1 << 53) - 1] {
+        let body = json!({"attributes": {"user_id": "42", "plan": "free"}, "cost": cost});
+        let (status, headers, answer) = served.send("POST /v1/check", body).await;
+        assert_eq!(
+            (status, &answer["retry_after_ms"]),
+            (StatusCode::TOO_MANY_REQUESTS, &Value::Null),
+            "{answer}"
+        );
+        assert!(!headers.contains_key("retry-after"), "no wait helps");
+        assert_eq!(answer["remaining"], answer["limit"], "nothing is taken");
+    }
+}
+
+#[tokio::test]
 async fn nesting_beyond_32_is_400_with_the_path_wherever_a_body_is_read() {
     let app = app();
     let lists = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));

@@ -286,7 +286,7 @@ impl Connection {
                 TokioIo::new(stream),
                 service_fn(|request| self.answer(request, &hangup, None)),
             );
-        until_hung_up(hangup.asked(), watcher.watch(connection)).await;
+        until_hung_up(hangup.asked(), Box::pin(watcher.watch(connection))).await;
     }
 
     async fn serve_http2(
@@ -312,7 +312,7 @@ impl Connection {
                 () = unread.for_longer_than(self.patience.unread) => {}
             }
         };
-        until_hung_up(does_not_read, watcher.watch(connection)).await;
+        until_hung_up(does_not_read, Box::pin(watcher.watch(connection))).await;
     }
 
     /// What becomes of a request. On the heap: a connection that is silent has no place for one.
@@ -380,10 +380,11 @@ async fn looked_at<F: Future<Output = Response>>(
     response
 }
 
-/// Serves to the end of the connection, or until we lose patience with a client that does not read.
+/// Serves to the end of the connection, or until we lose patience with a client that does not read. A connection is on the
+/// heap, once: what is handed from one future to the next would lie in each of them.
 async fn until_hung_up(
     lost_patience: impl Future<Output = ()>,
-    connection: impl Future<Output = hyper::Result<()>>,
+    connection: Pin<Box<impl Future<Output = hyper::Result<()>>>>,
 ) {
     tokio::select! {
         ended = connection => {

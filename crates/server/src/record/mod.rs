@@ -161,6 +161,12 @@ impl Recorder {
         self.rules.most_refused(most)
     }
 
+    /// What every rule said, in their order.
+    pub(crate) fn rules(&self, current: &Snapshot) -> Vec<RuleCount> {
+        self.rules.generation(current); // so that they are those in effect
+        self.rules.all()
+    }
+
     pub(crate) fn top_refused(&self, most: usize) -> Vec<TopRefused> {
         self.sketch.lock().top(most)
     }

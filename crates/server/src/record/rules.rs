@@ -84,6 +84,14 @@ impl RuleCounts {
 
     /// Those that refused most first.
     pub(super) fn most_refused(&self, most: usize) -> Vec<RuleCount> {
+        let mut counts = self.all();
+        counts.sort_by_key(|count| std::cmp::Reverse((count.refused, count.shadow_refused, count.allowed)));
+        counts.truncate(most);
+        counts
+    }
+
+    /// All of them, in the order of the rules.
+    pub(super) fn all(&self) -> Vec<RuleCount> {
         let table = self.table.load();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let count = |(label, count): (&str, &Arc<Count>)| RuleCount {
@@ -92,11 +100,7 @@ impl RuleCounts {
             refused: read(&count.refused),
             shadow_refused: read(&count.shadow_refused),
         };
-        let mut counts: Vec<RuleCount> =
-            table.labels.iter().map(|label| &**label).zip(&table.counts).map(count).collect();
-        counts.sort_by_key(|count| std::cmp::Reverse((count.refused, count.shadow_refused, count.allowed)));
-        counts.truncate(most);
-        counts
+        table.labels.iter().map(|label| &**label).zip(&table.counts).map(count).collect()
     }
 
     /// Makes the table that of the rules in effect.

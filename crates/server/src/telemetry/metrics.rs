@@ -13,11 +13,13 @@ use tollgate::{AnyStore, CLASSES_US, HistogramCounts, LeaseStats, RedisStore};
 
 use super::process::Process;
 use crate::http::App;
+use crate::record::RuleCount;
 
 /// What the text is.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Rules with series of their own; the others share one.
+/// Rules with series of their own; the others share one, of this name.
 const MOST_RULES: usize = 1_000;
+const OTHER: &str = "other";
 
 /// All metrics as text.
 pub(crate) fn text(app: &App) -> Result<String, fmt::Error> {
@@ -57,22 +59,15 @@ fn decisions(app: &App, out: &mut Out<'_>) -> fmt::Result {
         "Requests decided",
         outcomes.map(|(word, count)| ([("outcome", word)], count)),
     )?;
-    let mut counts = app.rule_counts();
-    let others = counts.split_off(counts.len().min(MOST_RULES));
-    let mut said = Vec::with_capacity(3 * (counts.len() + 1));
-    for count in &counts {
-        for (outcome, count_of) in
-            [("allowed", count.allowed), ("refused", count.refused), ("shadow_refused", count.shadow_refused)]
-        {
-            said.push(([("rule", count.rule.as_str()), ("outcome", outcome)], count_of));
-        }
-    }
-    if !others.is_empty() {
-        let sum = |of: fn(&crate::record::RuleCount) -> u64| others.iter().map(of).sum::<u64>();
-        said.push(([("rule", "other"), ("outcome", "allowed")], sum(|count| count.allowed)));
-        said.push(([("rule", "other"), ("outcome", "refused")], sum(|count| count.refused)));
-        said.push(([("rule", "other"), ("outcome", "shadow_refused")], sum(|count| count.shadow_refused)));
-    }
+    let counts = told(app.rule_counts());
+    let said = counts.iter().flat_map(|count| {
+        let outcomes = [
+            ("allowed", count.allowed),
+            ("refused", count.refused),
+            ("shadow_refused", count.shadow_refused),
+        ];
+        outcomes.map(|(outcome, times)| ([("rule", count.rule.as_str()), ("outcome", outcome)], times))
+    });
     out.counters("tollgate_decisions", "What each rule said", said)?;
     out.histogram(
         "tollgate_decision_seconds",
@@ -85,6 +80,22 @@ fn decisions(app: &App, out: &mut Out<'_>) -> fmt::Result {
         .into_iter()
         .map(|count| ([("policy", count.policy.as_str()), ("reason", count.reason)], count.decisions));
     out.counters("tollgate_degraded_decisions", "Requests decided without the store", degraded)
+}
+
+/// The counts that have series of their own, which are those of the first rules: a rule does not come and go with what it
+/// says. The others are told together, and with them a rule of that very name.
+fn told(counts: Vec<RuleCount>) -> Vec<RuleCount> {
+    let (mut own, others): (Vec<_>, Vec<_>) =
+        counts.into_iter().enumerate().partition(|(place, count)| *place < MOST_RULES && count.rule != OTHER);
+    let sum = others.into_iter().map(|(_, count)| count).reduce(|sum, count| RuleCount {
+        rule: OTHER.to_owned(),
+        allowed: sum.allowed + count.allowed,
+        refused: sum.refused + count.refused,
+        shadow_refused: sum.shadow_refused + count.shadow_refused,
+    });
+    let other = sum.map(|sum| (MOST_RULES, RuleCount { rule: OTHER.to_owned(), ..sum }));
+    own.extend(other);
+    own.into_iter().map(|(_, count)| count).collect()
 }
 
 const UP: (&str, &str) = ("tollgate_store_up", "Whether the store decides; if not, the breaker is open");
@@ -164,10 +175,18 @@ fn rules(app: &App, out: &mut Out<'_>) -> fmt::Result {
         u64::try_from(now.as_micros().saturating_sub(at.as_micros())).unwrap_or(0) / 1_000_000
     };
     let age = report.as_ref().map_or_else(|| since(app.started_at()), |report| report.age.get() / 1_000_000);
+    let version = report.as_ref().map_or(0, |report| number_of(&report.version));
     let stale = report.and_then(|report| report.stale_since).map_or(0, since);
     out.gauge("tollgate_rules", "Rules in effect", app.limiter().rules().rules().len() as u64)?;
+    out.gauge("tollgate_rules_version", "Their version, the same on every node that has them", version)?;
     out.gauge("tollgate_rules_age_seconds", "Since they took effect", age)?;
     out.gauge("tollgate_rules_stale_seconds", "Since when their source cannot be read or is refused", stale)
+}
+
+/// A version as a number: that of a file is twelve hexadecimal digits, that of a database counts.
+fn number_of(version: &str) -> u64 {
+    let radix = if version.len() == 12 { 16 } else { 10 };
+    u64::from_str_radix(version, radix).unwrap_or(0)
 }
 
 fn violations(app: &App, out: &mut Out<'_>) -> fmt::Result {
@@ -261,4 +280,43 @@ fn counter(metric: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
 
 fn gauge(metric: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
     metric.encode_gauge(&value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(rule: &str, refused: u64) -> RuleCount {
+        RuleCount { rule: rule.to_owned(), allowed: 1, refused, shadow_refused: 0 }
+    }
+
+    #[test]
+    fn which_rules_have_series_does_not_change_with_what_they_say() {
+        let rules = |refused: &dyn Fn(usize) -> u64| -> Vec<RuleCount> {
+            told((0..MOST_RULES + 5).map(|rule| count(&format!("r{rule}"), refused(rule))).collect())
+        };
+        let (quiet, busy) = (rules(&|_| 0), rules(&|rule| rule as u64));
+        let names = |counts: &[RuleCount]| counts.iter().map(|count| count.rule.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&quiet), names(&busy));
+        assert_eq!(quiet.len(), MOST_RULES + 1);
+        assert_eq!(busy.last(), Some(&RuleCount { allowed: 5, ..count(OTHER, 5_010) }));
+    }
+
+    #[test]
+    fn a_rule_named_like_all_others_is_told_with_them() {
+        assert_eq!(told(vec![count(OTHER, 2), count("a", 1)]), [count("a", 1), count(OTHER, 2)]);
+        let mut many: Vec<RuleCount> =
+            (0..MOST_RULES + 1).map(|rule| count(&format!("r{rule}"), 0)).collect();
+        many[7].rule = OTHER.to_owned();
+        let told = told(many);
+        assert_eq!(told.iter().filter(|count| count.rule == OTHER).count(), 1);
+        assert_eq!(told.iter().map(|count| count.allowed).sum::<u64>(), MOST_RULES as u64 + 1);
+    }
+
+    #[test]
+    fn a_version_of_a_file_or_a_database_is_a_number() {
+        assert_eq!(number_of("17"), 17);
+        assert_eq!(number_of("00ff00000001"), 0xff_0000_0001);
+        assert_eq!(number_of("no version"), 0);
+    }
 }

@@ -400,3 +400,20 @@ async fn violations_are_listed_newest_first_a_page_at_a_time() {
         assert_eq!((status, &problem["path"]), (StatusCode::BAD_REQUEST, &json!(path)), "{problem}");
     }
 }
+
+#[tokio::test]
+async fn rules_with_odd_numbers_are_refused() {
+    let server = Server::start().await;
+    for odd in ["0", "-1", "NaN", "inf", "1e400", "9223372036854775808", "18446744073709551616"] {
+        for limit in [format!("{odd}/s"), format!("1/s burst {odd}")] {
+            let (status, _, problem) =
+                server.send("POST /v1/rules", &[], json!({"key": "global", "limit": limit})).await;
+            assert!(status.is_client_error(), "{limit}: {status} {problem}");
+        }
+    }
+    for odd in ["0", "-1", "1.5", "1e400", "9223372036854775808", "18446744073709551616"] {
+        let rule = format!(r#"{{"key": "global", "limit": "1/s", "cost": {odd}}}"#);
+        let (status, _, problem) = server.send("POST /v1/rules", &[], rule).await;
+        assert!(status.is_client_error(), "cost {odd}: {status} {problem}");
+    }
+}
