@@ -29,7 +29,8 @@ struct Pair {
 impl Pair {
     fn follow(&mut self, outcome: Outcome, now: i64) {
         self.calls += outcome.send.len() as u64;
-        self.admitted += (outcome.passed.len() + outcome.taken.len()) as u64 + u64::from(outcome.passed_at_store.is_some());
+        self.admitted += (outcome.passed.len() + outcome.taken.len()) as u64
+            + u64::from(outcome.passed_at_store.is_some());
         self.under_way.extend(outcome.send.into_iter().map(|call| (now + WAY, Event::AtStore(call))));
     }
 
