@@ -8,7 +8,7 @@ use tollgate::core::algorithm::Demand;
 use tollgate::core::lease::{Call, NodeId};
 use tollgate::core::rule::Consistency;
 use tollgate::core::{Enforcement, Space};
-use tollgate::{Descriptor, Hit, LeasedStore, Limit, Limiter, Micros, RedisStore};
+use tollgate::{Descriptor, Hit, Limit, Micros, RedisStore};
 use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
