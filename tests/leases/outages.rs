@@ -121,8 +121,11 @@ async fn a_loan_that_nobody_heard_of_pays_for_the_request_that_wanted_it() {
         answer.degraded().is_some().then_some(answer)
     });
     assert!(answer.await.allowed());
+    // As above: this one was never sent, and is the only one that is owed.
+    cut(&proxy, &degraded).await;
+    assert!(check(&degraded).await.degraded().is_some());
     heal(&proxy, &degraded).await;
-    assert_eq!(degraded.store().stats().tokens_debited, 0);
+    assert_eq!(degraded.store().stats().tokens_debited, 1);
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@
 #![expect(clippy::print_stdout, reason = "it reports what was simulated")]
 
 mod bound;
+mod faultless;
 mod node;
-mod refused;
 mod store;
 mod world;
 
