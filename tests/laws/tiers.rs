@@ -87,6 +87,8 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(config(256))]
+
     /// Shares are limits, no larger than their part but for the least of one, whatever is shared among however many.
     #[test]
     fn a_limit_of_any_size_can_be_shared_among_any_number(

@@ -2,12 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod changes;
 mod cluster;
 mod fleet;
 mod held;
 mod outages;
 mod process;
 mod shares;
+mod undone;
 mod waits;
 
 use std::num::NonZeroU32;

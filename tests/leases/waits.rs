@@ -1,4 +1,4 @@
-//! Who waits for whom, for how long, and what is remembered of it.
+//! Who waits for whom, and for how long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,47 +71,6 @@ async fn one_who_would_not_wait_in_a_queue_is_no_reason_to_refuse_one_who_would(
     let now = node.store().clock().now();
     assert!(!node.until_allowed(&Descriptor::new(), 1, now).await.allowed());
     assert!(check(&node).await.allowed(), "there is room in the queue");
-}
-
-#[tokio::test]
-async fn a_refusal_under_the_old_limit_is_not_remembered_under_the_new_one() {
-    let server = RedisServer::start().await;
-    let proxy = FaultProxy::start(server.port()).await;
-    let few = "rules: [{ name: all, key: global, limit: 1/d burst 100, consistency: leased }]";
-    let node = node(&proxy.url(), few).await;
-    warm(&node).await;
-    proxy.set(Mode::Delay(Duration::from_millis(300))).await;
-    let under_the_old = tokio::spawn({
-        let node = Arc::clone(&node);
-        async move { node.check(&Descriptor::new(), 100).await }
-    });
-    let calls = node.store().stats().lease_calls;
-    poll::until("the call to be sent", async || (node.store().stats().lease_calls > calls).then_some(()))
-        .await;
-    node.set_rules(rules::parse("rules.yaml", THOUSAND).unwrap());
-    assert!(check(&node).await.allowed());
-    assert!(under_the_old.await.is_ok());
-    proxy.set(Mode::Pass).await;
-    assert!(node.check(&Descriptor::new(), 100).await.allowed(), "a thousand is enough");
-}
-
-#[tokio::test]
-async fn what_was_used_beyond_the_old_limit_stays_used_when_an_old_lease_comes_back() {
-    let server = RedisServer::start().await;
-    let with_burst = |burst: u64| {
-        let text =
-            format!("rules: [{{ name: all, key: global, limit: 1/d burst {burst}, consistency: leased }}]");
-        rules::parse("rules.yaml", &text).unwrap()
-    };
-    let (first, second) = (node(&server.url(), THOUSAND).await, node(&server.url(), THOUSAND).await);
-    warm(&first).await;
-    first.set_rules(with_burst(10_000));
-    second.set_rules(with_burst(10_000));
-    assert!(second.check(&Descriptor::new(), 5_000).await.allowed());
-    check(&first).await; // finds the new limit, and gives back what it has under the old one
-    first.store().close().await;
-    let left = second.peek(&Descriptor::new(), 1).await.remaining().unwrap();
-    assert!(left < 5_000, "{left} are left of 10,000 of which 5,000 were taken at once");
 }
 
 #[tokio::test]

@@ -6,14 +6,13 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::lease::{Parting, Step, Taken, Temper, is_lent};
+use tollgate_core::lease::{Step, Taken, Temper, is_lent};
 use tollgate_core::rule::Consistency;
 use tollgate_core::{Enforcement, Hit, Hits, Micros, Timestamp, Verdict, Verdicts};
 
 use super::desk::{Desk, KeyHash, Outgoing};
-use super::{Shared, is_exact, temper};
-use crate::reserve::ReservationId;
-use crate::store::{Due, Store as _, StoreError};
+use super::{Shared, is_local, temper};
+use crate::store::StoreError;
 
 /// So often a request looks at what is held, before Redis decides it.
 pub(super) const ROUNDS: usize = 3;
@@ -229,7 +228,11 @@ impl Shared {
     }
 
     /// Sends a call in a task of its own: whoever gives up the request does not give up the call.
-    async fn call(self: &Arc<Self>, outgoing: Outgoing, deadline: Instant) -> Result<(), StoreError> {
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        outgoing: Outgoing,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
         let call = tokio::spawn(Arc::clone(self).send_by(outgoing, deadline));
         call.await.unwrap_or(Err(StoreError::Unreachable))
     }
@@ -331,153 +334,6 @@ impl Shared {
             }
         }
     }
-
-    /// What Redis says, and what is held here.
-    pub(super) async fn peek(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
-        let at = self.elsewhere(hits, verdicts, Elsewhere::Peek).await?;
-        let now = self.now();
-        let first = verdicts.len() - hits.len();
-        for (hit, verdict) in hits.iter().zip(&mut verdicts[first..]) {
-            let held = if is_exact(hit) { None } else { self.desks.held(hit, now) };
-            let tokens = held.map_or(0, |held| held.tokens);
-            verdict.remaining = verdict.remaining.saturating_add(tokens).min(verdict.limit);
-            if tokens > 0 && hit.demand.cost <= tokens {
-                (verdict.allowed, verdict.retry_after) = (true, Some(Micros::ZERO));
-            }
-        }
-        Ok(at)
-    }
-
-    /// To Redis; what was refused may pass now.
-    pub(super) async fn refund(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
-        let at = self.elsewhere(hits, verdicts, Elsewhere::Refund).await?;
-        self.forget_refusals(hits);
-        Ok(at)
-    }
-
-    /// The same for charges that are known.
-    pub(super) async fn undo(
-        &self,
-        hits: &[Hit<'_>],
-        charged: &[Verdict],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
-        let of = |wanted: bool| -> (Hits<'_>, Verdicts) {
-            let both = hits.iter().zip(charged).filter(|(hit, _)| is_local(hit) == wanted);
-            both.map(|(hit, verdict)| (hit.clone(), *verdict)).unzip()
-        };
-        let ((local, here_then), (others, there_then)) = (of(true), of(false));
-        let (mut here, mut there) = (Verdicts::new(), Verdicts::new());
-        let at = self.redis.undo(&others, &there_then, &mut there).await?;
-        self.shares.undo(&local, &here_then, &mut here).await?;
-        self.forget_refusals(hits);
-        let (mut here, mut there) = (here.into_iter(), there.into_iter());
-        verdicts.extend(hits.iter().filter_map(|hit| if is_local(hit) { here.next() } else { there.next() }));
-        Ok(at)
-    }
-
-    pub(super) async fn settle(
-        &self,
-        reservation: ReservationId,
-        due: &[Due<'_>],
-        ttl: Micros,
-    ) -> Result<Vec<u64>, StoreError> {
-        let is_local = |due: &Due<'_>| due.hit.key.space().consistency() == Consistency::Local;
-        let (local, others): (Vec<_>, Vec<_>) = due.iter().cloned().partition(is_local);
-        let mut there = self.redis.settle(reservation, &others, ttl).await?.into_iter();
-        let mut here = self.shares.settle(reservation, &local, ttl).await?.into_iter();
-        let hits: Hits<'_> = others.into_iter().map(|due| due.hit).collect();
-        self.forget_refusals(&hits);
-        Ok(due.iter().filter_map(|due| if is_local(due) { here.next() } else { there.next() }).collect())
-    }
-
-    pub(super) async fn reset(
-        self: &Arc<Self>,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
-        for hit in hits.iter().filter(|hit| temper(hit).is_some()) {
-            let hash = self.desks.hash(&hit.key);
-            let held = self
-                .desks
-                .shard(hash)
-                .get_mut(&hash)
-                .and_then(|desk| desk.farewell(hash, self, Parting::Final));
-            if let Some(desk) = self.desks.shard(hash).get_mut(&hash) {
-                desk.block = None;
-            }
-            if let Some(outgoing) = held {
-                self.call(outgoing, self.redis.deadline()).await?;
-            }
-        }
-        let at = self.elsewhere(hits, verdicts, Elsewhere::Reset).await?;
-        self.forget_refusals(hits);
-        Ok(at)
-    }
-
-    fn forget_refusals(&self, hits: &[Hit<'_>]) {
-        for hit in hits.iter().filter(|hit| temper(hit).is_some()) {
-            let hash = self.desks.hash(&hit.key);
-            if let Some(desk) = self.desks.shard(hash).get_mut(&hash) {
-                desk.holding.forget_refusal();
-            }
-        }
-    }
-
-    /// Shares in memory, everything else in Redis; the verdicts in the order of the hits.
-    async fn elsewhere(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-        what: Elsewhere,
-    ) -> Result<Timestamp, StoreError> {
-        if !hits.iter().any(is_local) {
-            return self.at_redis(hits, verdicts, what).await;
-        }
-        let local: Hits<'_> = of(hits, Consistency::Local);
-        let places = places(hits, |hit| !is_local(hit));
-        let others: Hits<'_> = places.iter().map(|place| hits[*place].clone()).collect();
-        let (mut here, mut there) = (Verdicts::new(), Verdicts::new());
-        let at = self.at_redis(&others, &mut there, what).await;
-        let at = at.map_err(|error| error.at(&places, hits.len()))?;
-        match what {
-            Elsewhere::Peek => self.shares.peek(&local, &mut here).await?,
-            Elsewhere::Refund => self.shares.refund(&local, &mut here).await?,
-            Elsewhere::Reset => self.shares.reset(&local, &mut here).await?,
-        };
-        let (mut here, mut there) = (here.into_iter(), there.into_iter());
-        verdicts.extend(hits.iter().filter_map(|hit| if is_local(hit) { here.next() } else { there.next() }));
-        Ok(at)
-    }
-
-    async fn at_redis(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-        what: Elsewhere,
-    ) -> Result<Timestamp, StoreError> {
-        match what {
-            Elsewhere::Peek => self.redis.peek(hits, verdicts).await,
-            Elsewhere::Refund => self.redis.refund(hits, verdicts).await,
-            Elsewhere::Reset => self.redis.reset(hits, verdicts).await,
-        }
-    }
-}
-
-/// What is not decided on leases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Elsewhere {
-    Peek,
-    Refund,
-    Reset,
 }
 
 /// Waits until a call is over that somebody else has made.
@@ -490,17 +346,13 @@ fn refuses_everybody(hit: &Hit<'_>) -> bool {
     is_lent(hit.limit) || hit.demand.patience == Micros::MAX
 }
 
-fn is_local(hit: &Hit<'_>) -> bool {
-    hit.key.space().consistency() == Consistency::Local
-}
-
 /// Where such hits stand in a request.
-fn places(hits: &[Hit<'_>], such: impl Fn(&Hit<'_>) -> bool) -> SmallVec<[usize; 4]> {
+pub(super) fn places(hits: &[Hit<'_>], such: impl Fn(&Hit<'_>) -> bool) -> SmallVec<[usize; 4]> {
     (0..hits.len()).filter(|place| such(&hits[*place])).collect()
 }
 
 /// The hits of one consistency.
-fn of<'h>(hits: &[Hit<'h>], consistency: Consistency) -> Hits<'h> {
+pub(super) fn of<'h>(hits: &[Hit<'h>], consistency: Consistency) -> Hits<'h> {
     hits.iter().filter(|hit| hit.key.space().consistency() == consistency).cloned().collect()
 }
 

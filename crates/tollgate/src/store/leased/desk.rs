@@ -173,6 +173,12 @@ impl Desk {
         Some(Outgoing { hash, place: self.place(hit, shared), call })
     }
 
+    /// The call that tells what was spent, and keeps the rest.
+    pub(super) fn tell(&mut self, hash: KeyHash, hit: &Hit<'_>, shared: &Shared) -> Outgoing {
+        let call = self.holding.call(shared.node, shared.next_sequence(), 0, shared.now());
+        Outgoing { hash, place: self.place(hit, shared), call }
+    }
+
     /// The call that gives back what is held, when it is time.
     pub(super) fn farewell(&mut self, hash: KeyHash, shared: &Shared, parting: Parting) -> Option<Outgoing> {
         let place = Arc::clone(self.place.as_ref()?);

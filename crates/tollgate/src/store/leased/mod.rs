@@ -17,6 +17,7 @@
 
 mod charge;
 mod desk;
+mod elsewhere;
 mod line;
 mod owed;
 mod share;
@@ -238,7 +239,12 @@ fn temper(hit: &Hit<'_>) -> Option<Temper> {
 
 #[inline]
 fn is_exact(hit: &Hit<'_>) -> bool {
-    temper(hit).is_none() && hit.key.space().consistency() != Consistency::Local
+    temper(hit).is_none() && !is_local(hit)
+}
+
+#[inline]
+fn is_local(hit: &Hit<'_>) -> bool {
+    hit.key.space().consistency() == Consistency::Local
 }
 
 impl Store for LeasedStore {
@@ -258,8 +264,9 @@ impl Store for LeasedStore {
         self.shared.refund(hits, verdicts).await
     }
 
-    /// At Redis and in this node's shares. What was spent of a lease is reported there as spent all the same, so that in
-    /// sum it is as if it had never been taken.
+    /// At Redis and in this node's shares. What this node has spent of a lease is told first, so that in sum it is as if it
+    /// had never been taken. What another node has spent and not told yet is given back only as far as there is something
+    /// used: then too few are admitted, never too many.
     async fn undo(
         &self,
         hits: &[Hit<'_>],
@@ -279,7 +286,7 @@ impl Store for LeasedStore {
     }
 
     fn owe(&self, hits: &[Hit<'_>]) {
-        for hit in hits.iter().filter(|hit| hit.key.space().consistency() != Consistency::Local) {
+        for hit in hits.iter().filter(|hit| !is_local(hit)) {
             self.shared.owed.add(self.shared.desks.hash(&hit.key), hit, || self.shared.redis.place(hit));
         }
     }
