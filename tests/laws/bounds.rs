@@ -1,8 +1,8 @@
 //! Law 1: the bound of each algorithm, over all pairs of admitted requests.
 
 use proptest::prelude::*;
-use tollgate::{Limit, Verdict};
 use tollgate::core::limit::{Algorithm, Phase};
+use tollgate::{Limit, Verdict};
 use tollgate_tests::trace::{any_limit, any_steps};
 
 use crate::{World, config};

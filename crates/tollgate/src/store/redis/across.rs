@@ -156,7 +156,10 @@ impl RedisStore {
         let around = injected.unwrap_or_else(|| self.redis_time());
         let undo = || Undo {
             command: enforcing.command(&self.sha, Verb::Undo(&[]), injected, around),
-            charged: part.places_of(&enforcing).map(|(at, hit)| (at, hit.limit.clone(), window(hit, hit.limit))).collect(),
+            charged: part
+                .places_of(&enforcing)
+                .map(|(at, hit)| (at, hit.limit.clone(), window(hit, hit.limit)))
+                .collect(),
         };
         Calls {
             slot: part.slot,
@@ -250,7 +253,8 @@ async fn reserve(
         let both = calls.into_iter().zip(&replies);
         both.map(|(calls, reply)| Some((calls.slot, calls.undo?.of(passed(reply)?)))).collect::<Vec<_>>()
     };
-    let undone = (!stands).then(|| tokio::spawn(undo_all(cluster, undos(), Instant::now() + patience, stranded)));
+    let undone =
+        (!stands).then(|| tokio::spawn(undo_all(cluster, undos(), Instant::now() + patience, stranded)));
     Reserved { replies, undone }
 }
 
