@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 use tollgate::core::rule::FailurePolicy;
-use tollgate::{Clock, Descriptor, Limiter, Micros, Outcome, RedisStore, rules};
+use tollgate::{Descriptor, Limiter, Micros, Outcome, RedisStore, rules};
 use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
 use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
@@ -18,6 +18,8 @@ use crate::node::{UNHURRIED, USUAL, listen_to_logs};
 
 /// The node that a child of this program connects to, in its environment.
 const ORDERS: &str = "TOLLGATE_ACROSS_NODE";
+/// Of so many questions a child says that it asks them.
+const SAID: u64 = 20;
 const CAPACITY: u64 = 100_000;
 
 /// Two tiers; both buckets are wherever their names put them.
@@ -106,6 +108,66 @@ async fn a_tier_that_refuses_leaves_the_one_in_another_slot_as_it_was() {
     }
     assert_eq!(two.left().await, before);
     assert_eq!(two.limiter.store().stats().stranded, 0);
+}
+
+#[tokio::test]
+async fn a_request_over_three_slots_takes_one_round_trip_to_pass_and_two_to_be_refused() {
+    let cluster = RedisCluster::start(Replicas::None).await;
+    let store = RedisStore::builder(&cluster.url()).deadline(UNHURRIED).connect().await.unwrap();
+    poll::until("every node to be connected to", async || store.ready().await.ok()).await;
+    let text = "rules:
+      - { name: user, key: 'user:{user_id}', limit: 1/d burst 2 }
+      - { name: pool, key: 'pool:{pool}', limit: 1/d burst 1000 }
+      - { name: trial, key: 'pool:{pool}', limit: 1/d burst 1, mode: shadow }
+      - { name: team, key: 'team:{team}', limit: 1/d burst 1000 }";
+    let limiter = Limiter::new(rules::parse("rules.yaml", text).unwrap(), store);
+    let request = Descriptor::new().with("user_id", "u").with("pool", "p").with("team", "t");
+    let calls = async || {
+        let mut calls = 0;
+        for node in &cluster.nodes {
+            calls += node.server.calls("evalsha").await;
+        }
+        calls
+    };
+    // The first may have to load the script.
+    assert!(limiter.check(&request, 1).await.allowed());
+    let before = calls().await;
+    assert!(limiter.check(&request, 1).await.allowed());
+    assert_eq!(calls().await - before, 3, "each slot once");
+    let before = calls().await;
+    assert_eq!(limiter.check(&request, 1).await.outcome(), Outcome::Refused);
+    assert_eq!(calls().await - before, 5, "each slot once, and once more those that passed");
+    let before = calls().await;
+    assert_eq!(limiter.peek(&request, 1).await.outcome(), Outcome::Refused);
+    assert_eq!(calls().await - before, 3, "nothing to undo");
+}
+
+/// The healthy part is asked twice, without what was lost the second time. What is on trial stands on its own, so the first
+/// answer to it counts.
+#[tokio::test]
+async fn a_limit_on_trial_is_charged_once_although_a_shard_is_missed() {
+    const DEADLINE: Duration = Duration::from_millis(500);
+    const ASKED: u64 = 5;
+    let two = Two::start(DEADLINE, "open").await;
+    let text = RULES.replace("POLICY", "open").replace("1/d burst 1 }", "1/d burst 1000 }")
+        + "  - { name: trial, key: 'user:{user_id}', limit: 1/d burst 3, mode: shadow }\n";
+    two.limiter.set_rules(rules::parse("rules.yaml", &text).unwrap());
+    let user = two.elsewhere().await;
+    two.cluster.nodes[two.shared].proxy.set(Mode::Blackhole).await;
+    for asked in 1..=ASKED {
+        let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
+        assert!(answer.allowed() && answer.degraded().is_some(), "{answer:?}");
+        let left: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict.remaining).collect();
+        assert_eq!((left[0], left[2]), (1_000 - asked, 3_u64.saturating_sub(asked)), "{answer:?}");
+    }
+    two.cluster.nodes[two.shared].proxy.set(Mode::Pass).await;
+    let left = poll::until("the shard", async || {
+        let answer = two.limiter.peek(&request(&user, &two.pool), 1).await;
+        let left: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict.remaining).collect();
+        answer.degraded().is_none().then_some(left)
+    })
+    .await;
+    assert_eq!((left[0], left[2]), (1_000 - ASKED, 0));
 }
 
 #[tokio::test]
@@ -203,9 +265,11 @@ async fn is_what_it_was_told_to_be() {
     let [url, user, pool] = orders.split(' ').collect::<Vec<_>>()[..] else { panic!("{orders}") };
     let limiter = limiter(url, UNHURRIED, "open").await;
     let mut out = std::io::stdout();
-    writeln!(out, "ready").unwrap();
-    out.flush().unwrap();
-    for _ in 0..1_000_000 {
+    for asked in 0..1_000_000 {
+        if asked < SAID {
+            writeln!(out, "asks").unwrap();
+            out.flush().unwrap();
+        }
         limiter.check(&request(user, pool), 1).await;
     }
 }
@@ -232,9 +296,10 @@ async fn a_process_killed_200_times_between_reserve_and_undo_strands_at_most_one
             children.push((child, lines));
         }
         for (child, lines) in &mut children {
-            while lines.next_line().await.unwrap().unwrap() != "ready" {}
             // It is in the middle of something by then, each time of something else.
-            Clock::system().sleep(Micros::new(1_000 + killed * 37 % 3_000)).await;
+            for _ in 0..=killed % SAID {
+                while lines.next_line().await.unwrap().unwrap() != "asks" {}
+            }
             child.kill().await.unwrap();
             killed += 1;
         }

@@ -126,6 +126,7 @@ async fn moving_1000_slots_under_load_fails_no_decision_and_charges_none_twice()
                 let start = clock.now();
                 let mut decided: u64 = 0;
                 while !done.load(Ordering::Relaxed) {
+                    // A pace, nothing that is waited for.
                     let due = start.after(Micros::new(decided * 8 * 1_000_000 / PER_SECOND));
                     let wait = due.as_micros() - clock.now().as_micros();
                     clock.sleep(Micros::new(u64::try_from(wait).unwrap_or(0))).await;

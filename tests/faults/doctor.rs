@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use tollgate::RedisStore;
 use tollgate::doctor::{Demands, Finding, Level, examine};
+use tollgate_tests::certificates::Certificates;
 use tollgate_tests::fault_proxy::{FaultProxy, Mode};
+use tollgate_tests::poll;
 use tollgate_tests::ports::free_port;
 use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
 use tollgate_tests::redis_server::{Options, RedisServer, Tls};
+use tollgate_tests::scratch::Scratch;
 use tollgate_tests::sentinels::Sentinels;
 
 async fn look(url: &str) -> Vec<Finding> {
@@ -151,6 +154,8 @@ async fn sentinels_are_asked_who_is_primary_and_whether_they_could_agree_on_anot
     let primary = format!("127.0.0.1:{}", sentinels.servers[0].proxy.port());
     assert_eq!(finding(&findings, "sentinels").found, format!("3 of 3 answer: the primary is {primary}"));
     assert_eq!(finding(&findings, "role").numbers["replicas"], 1);
+    let clocks = finding(&findings, "clocks");
+    assert!(clocks.numbers["nodes"] == 2 && clocks.numbers["apart_us"] < 1_000_000, "{clocks:?}");
     let url = sentinels.url();
     sentinels.lose_a_sentinel();
     let findings = look(&url).await;
@@ -160,13 +165,57 @@ async fn sentinels_are_asked_who_is_primary_and_whether_they_could_agree_on_anot
 }
 
 #[tokio::test]
+async fn a_replica_that_does_not_tell_the_time_is_named_with_the_reason() {
+    let sentinels = Sentinels::start().await;
+    let replica = &sentinels.servers[1];
+    let there = format!("127.0.0.1:{}", replica.proxy.port());
+    let reason = async || {
+        let clocks = finding(&look(&sentinels.url()).await, "clocks").clone();
+        assert_eq!((clocks.level, clocks.numbers["nodes"]), (Level::Warn, 2), "{clocks:?}");
+        let advice = clocks.advice.unwrap();
+        advice.strip_prefix(&there).unwrap_or_else(|| panic!("{advice}")).to_owned()
+    };
+    replica.server.command(&["ACL", "SETUSER", "default", "-time"]).await;
+    assert!(reason().await.contains("NOPERM"));
+    replica.proxy.set(Mode::Refuse).await;
+    let reason = reason().await;
+    assert!(reason.contains("permit TIME") && !reason.contains("NOPERM"), "{reason}");
+}
+
+/// The login and TLS of the store hold towards replicas too.
+#[tokio::test]
+async fn clocks_of_replicas_are_read_with_the_login_and_tls_of_the_store() {
+    let folder = Scratch::new("doctor-tls");
+    let files = Certificates::make(folder.path());
+    let paths = [files.authority(), files.certificate("server"), files.key("server")];
+    let [authority, certificate, key] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let login = ["--requirepass", "canary-77", "--masterauth", "canary-77", "--tls-cluster", "yes"];
+    let tls = ["--tls-replication", "yes", "--tls-ca-cert-file", authority];
+    let own = ["--tls-cert-file", certificate, "--tls-key-file", key];
+    let args = [&login[..], &tls, &own].concat();
+    let cluster = RedisCluster::with(Replicas::One, Options { args: &args, tls: Tls::On }).await;
+    let url = cluster.url().replace("redis-cluster://", "rediss-cluster://:canary-77@");
+    let redis = RedisStore::builder(&url).ca(std::fs::read(files.authority()).unwrap());
+    // A replica is told of once it has heard of its primary's data.
+    let clocks = poll::until("all six to be known", async || {
+        let findings = examine(&redis, &Demands::default()).await;
+        assert!(!format!("{findings:?}").contains("canary"));
+        let clocks = finding(&findings, "clocks").clone();
+        (clocks.numbers["nodes"] == 6).then_some(clocks)
+    })
+    .await;
+    assert_eq!(clocks.level, Level::Ok, "{clocks:?}");
+}
+
+#[tokio::test]
 async fn of_a_cluster_slots_replicas_clocks_and_every_primary_are_told() {
     let cluster = RedisCluster::start(Replicas::None).await;
     let findings = look(&cluster.url()).await;
     assert_eq!(finding(&findings, "slots").found, "16384 of 16384 covered by 3 primaries");
     assert_eq!(finding(&findings, "coverage").level, Level::Ok);
     assert_eq!(finding(&findings, "role").level, Level::Warn, "no replica");
-    assert!(finding(&findings, "clocks").numbers["apart_us"] < 1_000_000);
+    let clocks = &finding(&findings, "clocks").numbers;
+    assert!(clocks["nodes"] == 3 && clocks["apart_us"] < 1_000_000);
     assert_eq!(finding(&findings, "script").level, Level::Ok);
     for node in &cluster.nodes {
         assert_eq!(node.server.contents().await, []);

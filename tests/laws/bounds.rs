@@ -1,8 +1,8 @@
 //! Law 1: the bound of each algorithm, over all pairs of admitted requests.
 
 use proptest::prelude::*;
-use tollgate::Limit;
 use tollgate::core::limit::{Algorithm, Phase};
+use tollgate::{Limit, Verdict};
 use tollgate_tests::trace::{any_limit, any_steps};
 
 use crate::{World, config};
@@ -53,14 +53,65 @@ proptest! {
                 admitted.push((u64::try_from(world.clock.now().as_micros()).unwrap(), cost));
             }
         }
-        for (first, (from, _)) in admitted.iter().enumerate() {
-            let mut sum = 0_u128;
-            for (to, cost) in &admitted[first..] {
-                sum += u128::from(*cost);
-                prop_assert!(sum <= bound(&limit, *from, *to), "{limit:?}: {sum} from {from} to {to}");
+        no_pair_exceeds_the_bound(&limit, &admitted)?;
+    }
+
+    /// As in a Cluster, where a tier in another slot refuses: what was reserved meanwhile counts as nobody's.
+    #[test]
+    fn no_interval_admits_more_than_the_bound_where_others_reserve_and_undo(
+        (limit, traffic) in any_traffic(),
+        fates in prop::collection::vec((0..3_u8, 0..6_usize), 120),
+    ) {
+        let world = World::new(&limit);
+        let mut admitted: Vec<(u64, u64)> = Vec::new();
+        let mut reserved: Vec<(usize, u64, Verdict)> = Vec::new();
+        for (step, ((wait, cost), (fate, held))) in traffic.into_iter().zip(fates).enumerate() {
+            world.wait(wait);
+            for (_, cost, charged) in reserved.extract_if(.., |(until, ..)| *until <= step) {
+                world.undo(cost, charged);
+            }
+            let cost = if cost == 0 { world.peek(1).remaining } else { cost };
+            let charged = world.check(cost);
+            if cost == 0 || !charged.allowed {
+                continue;
+            }
+            if fate == 0 {
+                reserved.push((step + held, cost, charged));
+            } else {
+                admitted.push((u64::try_from(world.clock.now().as_micros()).unwrap(), cost));
             }
         }
+        no_pair_exceeds_the_bound(&limit, &admitted)?;
     }
+}
+
+fn no_pair_exceeds_the_bound(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(), TestCaseError> {
+    for (first, (from, _)) in admitted.iter().enumerate() {
+        let mut sum = 0_u128;
+        for (to, cost) in &admitted[first..] {
+            sum += u128::from(*cost);
+            prop_assert!(sum <= bound(limit, *from, *to), "{limit:?}: {sum} from {from} to {to}");
+        }
+    }
+    Ok(())
+}
+
+/// What was reserved, refilled meanwhile and spent by others is not given back a second time.
+#[test]
+fn what_others_were_given_of_a_reservation_is_not_undone() {
+    for limit in ["10/s burst 100", "10/s queue 99", "10 every 1s burst 100"] {
+        let world = World::new(&limit.parse().unwrap());
+        let reserved = world.check(100);
+        world.wait(5_000_000);
+        assert!(world.check(50).allowed, "{limit}: half of it came back");
+        assert_eq!(world.undo(100, reserved).remaining, 50, "{limit}");
+    }
+    // What was owed before is paid back first, so all of the charge is left.
+    let world = World::new(&"10/s burst 100".parse().unwrap());
+    assert!(world.check(60).allowed);
+    let reserved = world.check(40);
+    world.wait(5_000_000);
+    assert_eq!(world.undo(40, reserved).remaining, 90);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Laws 2 to 8: what one bucket promises.
 
 use proptest::prelude::*;
+use tollgate::core::Mark;
 use tollgate::core::limit::Algorithm;
 use tollgate::{Limit, Timestamp, Verdict};
 use tollgate_tests::trace::any_limit;
@@ -90,7 +91,8 @@ proptest! {
     ) {
         let world = moment(&limit, &past, wait);
         let at = world.clock.now();
-        let long_ago = Verdict { at: Timestamp::from_micros(at.as_micros() - 400 * 366 * 86_400_000_000), ..world.peek(0) };
+        let long_ago = Mark::at(Timestamp::from_micros(at.as_micros() - 400 * 366 * 86_400_000_000));
+        let long_ago = Verdict { mark: long_ago, ..world.peek(0) };
         let before = world.state();
         world.undo(1, long_ago);
         prop_assert_eq!(world.state(), before);

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use proptest::prelude::*;
 use tollgate::core::algorithm::Demand;
 use tollgate::core::limit::{Algorithm, Calendar, CalendarUnit, Opening, Phase, Ticks};
-use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
+use tollgate::core::{Enforcement, Hit, KeyPattern, Mark, Space, Verdicts};
 use tollgate::{Clock, Descriptor, Limit, Micros, Store, Timestamp, Verdict};
 
 use crate::model::{self, Model};
@@ -213,8 +213,10 @@ pub fn any_trace(tiers: usize, length: usize) -> BoxedStrategy<(Vec<TierSpec>, V
 pub enum Slots {
     /// All are about one user, and lie in one slot.
     Shared,
-    /// Each is about something else, and lies in a slot of its own.
+    /// Each is about something else, and lies in a slot of its own: what one of them refuses, the others charge and undo.
     Apart,
+    /// The same, and nobody can tell: the clock only goes forward, and no number changes.
+    Unnoticed,
 }
 
 /// Runs a trace through a store on a manual clock and through the model, and compares every field. Traces of different
@@ -250,7 +252,7 @@ pub async fn compare_in<S: Store>(
         .map(|tier| {
             let pattern = match slots {
                 Slots::Shared => "user:{user_id}".to_owned(),
-                Slots::Apart => format!("{{of_tier_{tier}}}"),
+                Slots::Apart | Slots::Unnoticed => format!("{{of_tier_{tier}}}"),
             };
             let pattern = KeyPattern::parse(&pattern).expect("a pattern");
             Space::new(&[name, &format!("tier {tier}")], pattern, 64)
@@ -258,7 +260,7 @@ pub async fn compare_in<S: Store>(
         .collect();
     let mut model = Model::new();
     let mut config = 0_u8;
-    let mut charged_at = [0_i64; 16];
+    let mut marks = [Mark::default(); 16];
     for (number, step) in steps.iter().enumerate() {
         let turned = clock.now().as_micros().saturating_add(step.turn);
         clock.set(Timestamp::from_micros(turned.clamp(0, 4_000_000_000_000_000)));
@@ -287,17 +289,19 @@ pub async fn compare_in<S: Store>(
             Verb::Check => {
                 store.charge(&hits, &mut actual).await.expect("the store answers");
                 let charges = taking_part().zip(&actual);
-                charges.for_each(|(tier, verdict)| charged_at[tier] = verdict.at.as_micros());
-                model.check(at, &twins)
+                charges.for_each(|(tier, verdict)| marks[tier] = verdict.mark);
+                match slots {
+                    Slots::Shared | Slots::Unnoticed => model.check(at, &twins),
+                    Slots::Apart => model.check_apart(at, &twins),
+                }
             }
             Verb::Undo => {
-                let instants: Vec<i64> = taking_part().map(|tier| charged_at[tier]).collect();
-                let charged: Vec<Verdict> = instants
-                    .iter()
-                    .map(|at| Verdict { at: Timestamp::from_micros(*at), ..Verdict::DENIED })
-                    .collect();
+                let charged: Vec<Verdict> =
+                    taking_part().map(|tier| Verdict { mark: marks[tier], ..Verdict::DENIED }).collect();
                 store.undo(&hits, &charged, &mut actual).await.expect("the store answers");
-                model.undo(at, &twins, &instants)
+                let named = |Mark { at, rest }: Mark| model::Mark { at_us: at.as_micros(), rest };
+                let marks: Vec<model::Mark> = taking_part().map(|tier| named(marks[tier])).collect();
+                model.undo(at, &twins, &marks)
             }
             Verb::Peek => {
                 store.peek(&hits, &mut actual).await.expect("the store answers");

@@ -39,4 +39,4 @@ pub use limit::{AlgorithmName, Limit, LimitError};
 pub use rule::{Draft, Rule};
 pub use ruleset::{Enforcement, Hit, Hits, Limited, Matched, RuleIndex, RuleSet, Ruling, SetError};
 pub use time::{Micros, Timestamp};
-pub use verdict::Verdict;
+pub use verdict::{Mark, Verdict};

@@ -22,12 +22,33 @@ pub struct Verdict {
     pub delay: Micros,
     /// The wait until `remaining` grows; `None` when it is as large as it gets.
     pub more_after: Option<Micros>,
-    /// The instant of the store's clock at which the bucket answered; an undo of the charge names it.
+    /// What an undo of the charge names.
+    pub mark: Mark,
+}
+
+/// Where a charge stands among all that was charged to its bucket: an undo names it, and gives back no more than time has
+/// not given back already.
+///
+/// Of a window or a log it is the instant of the charge. A bucket that refills is paid back in the order of its charges:
+/// here it is the instant from which on time pays back this one, and how much of the microsecond after it still goes to
+/// those before, in the bucket's own units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mark {
+    /// The instant, on the store's clock.
     pub at: Timestamp,
+    /// What of the microsecond after it belongs to earlier charges.
+    pub rest: u64,
+}
+
+impl Mark {
+    /// A whole instant.
+    pub const fn at(at: Timestamp) -> Self {
+        Mark { at, rest: 0 }
+    }
 }
 
 /// No bucket was asked.
-const NOWHEN: Timestamp = Timestamp::from_micros(0);
+const NOWHEN: Mark = Mark::at(Timestamp::from_micros(0));
 
 impl Verdict {
     /// The verdict of a rule that blocks outright: nothing is left and no wait helps.
@@ -39,7 +60,7 @@ impl Verdict {
         reset_after: Micros::ZERO,
         delay: Micros::ZERO,
         more_after: None,
-        at: NOWHEN,
+        mark: NOWHEN,
     };
 
     /// The verdict of a rule that lets everything pass while nobody knows its bucket.
@@ -52,7 +73,7 @@ impl Verdict {
             reset_after: Micros::ZERO,
             delay: Micros::ZERO,
             more_after: None,
-            at: NOWHEN,
+            mark: NOWHEN,
         }
     }
 
@@ -66,7 +87,7 @@ impl Verdict {
             reset_after: Micros::ZERO,
             delay: Micros::ZERO,
             more_after: None,
-            at: NOWHEN,
+            mark: NOWHEN,
         }
     }
 }

@@ -74,7 +74,7 @@ impl Failure {
         };
         // What a closed rule refuses is charged to nobody, neither there nor to a share.
         let if_open = |lost: &[bool], verb| if closed(lost) { Verb::Peek } else { verb };
-        let rest = match Rest::ask(store, limited, &lost, if_open(&lost, verb)).await {
+        let rest = match Rest::ask(store, limited, &lost, decided(&error), if_open(&lost, verb)).await {
             Ok(rest) => rest,
             Err(lost_too) => {
                 in_doubt |= lost_too.is_in_doubt();
@@ -176,6 +176,14 @@ fn lost(error: &StoreError, hits: usize) -> SmallVec<[bool; 4]> {
     }
 }
 
+/// The hits on trial that were decided before a part was missed, and what was said to them.
+fn decided(error: &StoreError) -> &[(usize, Verdict)] {
+    match error {
+        StoreError::Part { decided, .. } => decided,
+        _ => &[],
+    }
+}
+
 /// What of a request lives in the part of the store that is left.
 #[derive(Debug, Default)]
 struct Rest<'h> {
@@ -184,23 +192,30 @@ struct Rest<'h> {
 }
 
 impl<'h> Rest<'h> {
-    /// What the store says to it. Where nothing is left, nobody is asked.
+    /// What the store says to it, or has said. Where nothing is left to ask, nobody is asked.
     async fn ask<S: Store>(
         store: &S,
         limited: &Limited<'h>,
         lost: &[bool],
+        decided: &[(usize, Verdict)],
         verb: Verb,
     ) -> Result<Self, StoreError> {
-        let left = limited.hits.iter().zip(lost).filter(|(_, lost)| !**lost);
-        let mut rest = Rest { hits: left.map(|(hit, _)| hit.clone()).collect(), verdicts: Verdicts::new() };
-        if !rest.hits.is_empty() {
+        let said = |at: usize| decided.iter().find(|(place, _)| *place == at).map(|(_, verdict)| *verdict);
+        let left: SmallVec<[usize; 4]> = (0..lost.len()).filter(|at| !lost[*at]).collect();
+        let unsaid = left.iter().filter(|at| said(**at).is_none());
+        let hits: SmallVec<[Hit<'h>; 4]> = unsaid.map(|at| limited.hits[*at].clone()).collect();
+        let mut verdicts = Verdicts::new();
+        if !hits.is_empty() {
             match verb {
-                Verb::Check => store.charge(&rest.hits, &mut rest.verdicts).await?,
-                Verb::Peek => store.peek(&rest.hits, &mut rest.verdicts).await?,
-                Verb::Refund => store.refund(&rest.hits, &mut rest.verdicts).await?,
+                Verb::Check => store.charge(&hits, &mut verdicts).await?,
+                Verb::Peek => store.peek(&hits, &mut verdicts).await?,
+                Verb::Refund => store.refund(&hits, &mut verdicts).await?,
             };
         }
-        Ok(rest)
+        let mut verdicts = verdicts.into_iter();
+        let verdict = |at: &usize| said(*at).or_else(|| verdicts.next());
+        let verdicts = left.iter().filter_map(verdict).collect();
+        Ok(Rest { hits: left.iter().map(|at| limited.hits[*at].clone()).collect(), verdicts })
     }
 
     fn passes(&self) -> bool {

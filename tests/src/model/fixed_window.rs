@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::windows::{clock_window, periodic};
-use super::{Bucket, Phase};
+use super::{Bucket, Mark, Phase};
 
 /// What was counted in one window.
 #[derive(Debug, Clone)]
@@ -79,8 +79,12 @@ impl Bucket for FixedWindow {
         self.count += cost;
     }
 
-    fn still_counts(&self, charged_at: i128) -> bool {
-        self.window.contains(&charged_at)
+    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
+        let counts = self.window.contains(&i128::from(mark.at_us));
+        if counts {
+            self.give_back(cost);
+        }
+        counts
     }
 
     fn give_back(&mut self, cost: i128) {

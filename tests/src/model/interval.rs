@@ -1,6 +1,6 @@
 //! Tokens that come back several at a time, on ticks counted from an anchor.
 
-use super::{Bucket, floor_to};
+use super::{Bucket, Mark, floor_to};
 
 /// A bucket of which `used` tokens are missing; `refill` of them come back at every tick after `anchor`.
 #[derive(Debug, Clone)]
@@ -85,10 +85,12 @@ impl Bucket for Interval {
         self.used += cost;
     }
 
-    /// Fewer ticks have passed than fill an empty bucket.
-    fn still_counts(&self, charged_at: i128) -> bool {
-        let ticks_passed = (self.last - charged_at).max(0) / self.interval;
-        ticks_passed * self.refill < self.capacity
+    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
+        let paced = (self.anchor - i128::from(mark.at_us)).max(0) * self.refill;
+        let came_back = (paced - i128::from(mark.rest)).max(0) / self.interval;
+        let left = (cost.min(self.capacity) - came_back).max(0).min(self.used);
+        self.used -= left;
+        left > 0
     }
 
     fn give_back(&mut self, cost: i128) {

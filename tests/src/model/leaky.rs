@@ -1,6 +1,6 @@
 //! A queue that drains at a steady pace: a token bucket that also tells how long to wait.
 
-use super::{Bucket, TokenBucket};
+use super::{Bucket, Mark, TokenBucket};
 
 /// A token bucket with room for the queue and the one that is being served.
 #[derive(Debug, Clone)]
@@ -62,8 +62,8 @@ impl Bucket for Leaky {
         self.bucket.take(cost);
     }
 
-    fn still_counts(&self, charged_at: i128) -> bool {
-        self.bucket.still_counts(charged_at)
+    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
+        self.bucket.take_out(cost, mark)
     }
 
     fn give_back(&mut self, cost: i128) {

@@ -103,6 +103,16 @@ pub struct Hit {
     pub shadow: bool,
 }
 
+/// What is known of a charge that is to be undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// When it was made, or, of a bucket that refills, from when on it was paid back.
+    pub at_us: i64,
+    /// What of the microsecond after that went to earlier charges: in shares of a token, of which there are as many as
+    /// the reduced rate has below its line, or as an interval has microseconds.
+    pub rest: u64,
+}
+
 /// One bucket's answer. Waits are in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -173,9 +183,24 @@ impl Model {
         hits.iter().map(|hit| self.refund_one(now_us, hit)).collect()
     }
 
-    /// Gives back what was charged at these instants, one for each hit, where that still counts.
-    pub fn undo(&mut self, now_us: u64, hits: &[Hit], charged_at: &[i64]) -> Vec<Verdict> {
-        hits.iter().zip(charged_at).map(|(hit, at)| self.undo_one(now_us, hit, (*at).into())).collect()
+    /// As [`check`](Self::check) where every hit lives in a place of its own: each is charged on its own, and if one is
+    /// refused, what the others took is undone at once. The numbers are the same. A bucket that would have given what
+    /// another refused is written, where otherwise it would not be.
+    pub fn check_apart(&mut self, now_us: u64, hits: &[Hit]) -> Vec<Verdict> {
+        let verdicts = self.peek(now_us, hits);
+        let passes = hits.iter().zip(&verdicts).all(|(hit, verdict)| hit.shadow || verdict.allowed);
+        let answers = self.check(now_us, hits);
+        for (hit, verdict) in hits.iter().zip(&verdicts) {
+            if !passes && !hit.shadow && verdict.allowed && hit.cost > 0 {
+                self.charge_and_undo(now_us, hit);
+            }
+        }
+        answers
+    }
+
+    /// Gives back what is left of charges with these marks, one for each hit.
+    pub fn undo(&mut self, now_us: u64, hits: &[Hit], marks: &[Mark]) -> Vec<Verdict> {
+        hits.iter().zip(marks).map(|(hit, mark)| self.undo_one(now_us, hit, *mark)).collect()
     }
 
     /// Forgets the key.
@@ -203,13 +228,20 @@ impl Model {
         view.verdict(true, Some(0), 0)
     }
 
-    fn undo_one(&mut self, now_us: u64, hit: &Hit, charged_at: i128) -> Verdict {
+    fn undo_one(&mut self, now_us: u64, hit: &Hit, mark: Mark) -> Verdict {
         let mut view = self.view(now_us, hit);
-        if hit.cost > 0 && view.is_stored && view.state.bucket().still_counts(charged_at) {
-            view.state.bucket_mut().take_out(hit.cost.into(), charged_at);
+        if hit.cost > 0 && view.is_stored && view.state.bucket_mut().take_out(hit.cost.into(), mark) {
             self.write_less(hit, &view);
         }
         view.verdict(true, Some(0), 0)
+    }
+
+    /// Writes the bucket as it is after a take and its undo, both now.
+    fn charge_and_undo(&mut self, now_us: u64, hit: &Hit) {
+        let mut view = self.view(now_us, hit);
+        view.state.bucket_mut().take(hit.cost.into());
+        view.state.bucket_mut().give_back(hit.cost.into());
+        self.write_less(hit, &view);
     }
 
     /// Writes a bucket of which something was given back.
@@ -318,12 +350,8 @@ trait Bucket {
     fn take(&mut self, cost: i128);
     /// Counts `cost` as not used after all.
     fn give_back(&mut self, cost: i128);
-    /// Whether what was taken at an instant could still matter now.
-    fn still_counts(&self, charged_at: i128) -> bool;
-    /// Counts `cost`, which was taken at an instant that still counts, as not used after all.
-    fn take_out(&mut self, cost: i128, _charged_at: i128) {
-        self.give_back(cost);
-    }
+    /// Counts what still counts of a `cost` that was taken as not used after all; whether anything did.
+    fn take_out(&mut self, cost: i128, mark: Mark) -> bool;
 }
 
 /// The bucket of any algorithm.

@@ -1,6 +1,6 @@
 //! Every request is remembered until it is one window old.
 
-use super::Bucket;
+use super::{Bucket, Mark};
 
 /// The requests of the last window, oldest first.
 #[derive(Debug, Clone)]
@@ -89,15 +89,14 @@ impl Bucket for SlidingLog {
         }
     }
 
-    fn still_counts(&self, charged_at: i128) -> bool {
-        self.entries.iter().any(|entry| entry.at == charged_at)
-    }
-
-    fn take_out(&mut self, cost: i128, charged_at: i128) {
-        for entry in self.entries.iter_mut().filter(|entry| entry.at == charged_at) {
+    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
+        let mut counts = false;
+        for entry in self.entries.iter_mut().filter(|entry| entry.at == i128::from(mark.at_us)) {
             entry.cost = (entry.cost - cost).max(0);
+            counts = true;
         }
         self.entries.retain(|entry| entry.cost > 0);
+        counts
     }
 
     fn give_back(&mut self, cost: i128) {

@@ -2,7 +2,7 @@
 
 use num_rational::Ratio;
 
-use super::Bucket;
+use super::{Bucket, Mark};
 
 /// A bucket of `capacity` tokens, `debt` of which are missing.
 #[derive(Debug, Clone)]
@@ -80,8 +80,13 @@ impl Bucket for TokenBucket {
         self.debt += cost;
     }
 
-    fn still_counts(&self, charged_at: i128) -> bool {
-        self.last - charged_at < self.time_for(self.capacity.into())
+    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
+        let elapsed = (self.last - i128::from(mark.at_us)).max(0);
+        let to_others = Ratio::new(mark.rest.into(), *self.rate.denom());
+        let paid_back = (self.rate * elapsed - to_others).max(0.into());
+        let left = (-paid_back + cost.min(self.capacity)).max(0.into()).min(self.debt);
+        self.debt -= left;
+        left > 0.into()
     }
 
     fn give_back(&mut self, cost: i128) {

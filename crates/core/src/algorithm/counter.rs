@@ -12,6 +12,7 @@
 use super::{Account as _, Answer, signed, window_start};
 use crate::limit::Opening;
 use crate::time::{Micros, Timestamp};
+use crate::verdict::Mark;
 
 /// What a sliding window counter remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,8 +152,8 @@ impl super::Account for Account {
         self.curr = self.curr.saturating_sub(cost);
     }
 
-    fn undo(&mut self, cost: u64, charged_at: i64) -> bool {
-        let count = match (charged_at - self.start).div_euclid(signed(Micros::new(self.window))) {
+    fn undo(&mut self, cost: u64, mark: Mark) -> bool {
+        let count = match (mark.at.as_micros() - self.start).div_euclid(signed(Micros::new(self.window))) {
             0 => &mut self.curr,
             -1 => &mut self.prev,
             _ => return false,
@@ -161,8 +162,8 @@ impl super::Account for Account {
         true
     }
 
-    fn at(&self) -> i64 {
-        self.at
+    fn mark(&self) -> Mark {
+        Mark::at(Timestamp::from_micros(self.at))
     }
 
     fn remaining(&self) -> u64 {

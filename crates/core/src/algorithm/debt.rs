@@ -15,6 +15,7 @@
 use super::{Answer, until};
 use crate::limit::Refill;
 use crate::time::{Micros, Timestamp};
+use crate::verdict::Mark;
 
 /// What a continuous bucket remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Account<'l> {
     /// Tokens that need not wait; `None` for a token bucket, which holds nobody.
     free: Option<u64>,
     debt: u64,
+    /// The debt before anything was taken at this instant.
+    owed: u64,
     at: i64,
 }
 
@@ -43,7 +46,7 @@ impl<'l> Account<'l> {
             let paid_back = at.abs_diff(state.last.as_micros()).saturating_mul(refill.n);
             converted(state, refill).saturating_sub(paid_back)
         });
-        Account { refill, free, debt, at }
+        Account { refill, free, debt, owed: debt, at }
     }
 
     /// The time until what stands in front, beyond the free part, has left.
@@ -92,18 +95,22 @@ impl super::Account for Account<'_> {
         self.debt = self.debt.saturating_sub(cost.saturating_mul(self.refill.p));
     }
 
-    fn undo(&mut self, cost: u64, charged_at: i64) -> bool {
-        let whole = time_for(self.refill.capacity * self.refill.p, self.refill.n);
-        let counts = until(self.at, charged_at) < whole;
-        if counts {
-            self.refund(cost);
-        }
-        counts
+    fn undo(&mut self, cost: u64, mark: Mark) -> bool {
+        let Refill { capacity, n, p, .. } = *self.refill;
+        let paid_back = until(self.at, mark.at.as_micros()).saturating_mul(n).saturating_sub(mark.rest);
+        let left = (cost.min(capacity) * p).saturating_sub(paid_back).min(self.debt);
+        self.debt -= left;
+        left > 0
     }
 
+    /// The oldest debt is paid back first: what is taken now comes after all that was owed.
     #[inline]
-    fn at(&self) -> i64 {
-        self.at
+    fn mark(&self) -> Mark {
+        let (wait, rest) = match self.refill.n {
+            1 => (self.owed, 0),
+            n => (self.owed / n, self.owed % n),
+        };
+        Mark { at: Timestamp::from_micros(self.at.saturating_add_unsigned(wait)), rest }
     }
 
     #[inline]

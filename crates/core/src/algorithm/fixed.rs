@@ -3,6 +3,7 @@
 use super::{Answer, Window, calendar, signed, until, window_start};
 use crate::limit::Phase;
 use crate::time::{Micros, Timestamp};
+use crate::verdict::Mark;
 
 /// What a fixed window remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,16 +101,16 @@ impl super::Account for Account<'_> {
         self.count = self.count.saturating_sub(cost);
     }
 
-    fn undo(&mut self, cost: u64, charged_at: i64) -> bool {
-        let counts = (self.start..self.end).contains(&charged_at);
+    fn undo(&mut self, cost: u64, mark: Mark) -> bool {
+        let counts = (self.start..self.end).contains(&mark.at.as_micros());
         if counts {
             self.refund(cost);
         }
         counts
     }
 
-    fn at(&self) -> i64 {
-        self.at
+    fn mark(&self) -> Mark {
+        Mark::at(Timestamp::from_micros(self.at))
     }
 
     fn remaining(&self) -> u64 {

@@ -6,6 +6,7 @@
 use super::{Answer, signed, until, window_start};
 use crate::limit::{IntervalRefill, Ticks};
 use crate::time::{Micros, Timestamp};
+use crate::verdict::Mark;
 
 /// What an interval bucket remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Spent {
 pub(super) struct Account<'l> {
     refill: &'l IntervalRefill,
     used: u64,
+    /// What was used before anything was taken at this instant.
+    owed: u64,
     anchor: i64,
     at: i64,
     /// What was used, and since which tick, before ticks were credited.
@@ -30,7 +33,7 @@ pub(super) struct Account<'l> {
 
 impl<'l> Account<'l> {
     pub(super) fn open(refill: &'l IntervalRefill, state: Option<Spent>, at: i64, stepped: bool) -> Self {
-        let mut account = Account { refill, used: 0, anchor: at, at, stored: (0, at) };
+        let mut account = Account { refill, used: 0, owed: 0, anchor: at, at, stored: (0, at) };
         let Some(state) = state else { return account };
         account.used = state.used.min(refill.capacity);
         account.anchor = match refill.ticks {
@@ -40,6 +43,7 @@ impl<'l> Account<'l> {
         };
         account.stored = (account.used, account.anchor);
         account.credit_ticks();
+        account.owed = account.used;
         account
     }
 
@@ -73,6 +77,14 @@ impl<'l> Account<'l> {
         until(self.anchor.saturating_add_unsigned(ticks), self.at)
     }
 
+    /// From where the ticks of a full bucket are counted that something is taken from now.
+    fn first_anchor(&self) -> i64 {
+        match self.refill.ticks {
+            Ticks::FromFirstTake => self.at,
+            Ticks::Aligned => self.tick_at_or_before(self.at),
+        }
+    }
+
     fn tick_at_or_before(&self, instant: i64) -> i64 {
         window_start(instant, signed(self.refill.interval), 0)
     }
@@ -97,10 +109,7 @@ impl super::Account for Account<'_> {
 
     fn take(&mut self, cost: u64) {
         if self.used == 0 {
-            self.anchor = match self.refill.ticks {
-                Ticks::FromFirstTake => self.at,
-                Ticks::Aligned => self.tick_at_or_before(self.at),
-            };
+            self.anchor = self.first_anchor();
         }
         self.used += cost;
     }
@@ -109,17 +118,24 @@ impl super::Account for Account<'_> {
         self.used = self.used.saturating_sub(cost);
     }
 
-    fn undo(&mut self, cost: u64, charged_at: i64) -> bool {
+    fn undo(&mut self, cost: u64, mark: Mark) -> bool {
         let IntervalRefill { count, capacity, interval, .. } = *self.refill;
-        let counts = until(self.at, charged_at) < capacity.div_ceil(count) * interval.get();
-        if counts {
-            self.refund(cost);
-        }
-        counts
+        let units = u128::from(until(self.anchor, mark.at.as_micros())) * u128::from(count);
+        let came_back = units.saturating_sub(mark.rest.into()) / u128::from(interval.get());
+        let came_back = u64::try_from(came_back).unwrap_or(u64::MAX);
+        let left = cost.min(capacity).saturating_sub(came_back).min(self.used);
+        self.used -= left;
+        left > 0
     }
 
-    fn at(&self) -> i64 {
-        self.at
+    /// As if tokens came one by one at the pace of the ticks, in parts of `1 / interval`: the oldest charge has them first.
+    fn mark(&self) -> Mark {
+        let IntervalRefill { count, interval, .. } = *self.refill;
+        let from = if self.owed == 0 { self.first_anchor() } else { self.anchor };
+        let units = u128::from(self.owed) * u128::from(interval.get());
+        let (wait, rest) = (units / u128::from(count), units % u128::from(count));
+        let [wait, rest] = [wait, rest].map(|number| u64::try_from(number).unwrap_or(u64::MAX));
+        Mark { at: Timestamp::from_micros(from.saturating_add_unsigned(wait)), rest }
     }
 
     fn remaining(&self) -> u64 {

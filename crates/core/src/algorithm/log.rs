@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::{Answer, signed, until};
 use crate::time::{Micros, Timestamp};
+use crate::verdict::Mark;
 
 /// What a sliding window log remembers: its entries, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -134,8 +135,8 @@ impl super::Account for Account {
         }
     }
 
-    fn undo(&mut self, cost: u64, charged_at: i64) -> bool {
-        let entry = |entry: &Entry| entry.at.as_micros().cmp(&charged_at);
+    fn undo(&mut self, cost: u64, mark: Mark) -> bool {
+        let entry = |entry: &Entry| entry.at.cmp(&mark.at);
         let Ok(place) = self.log.entries.binary_search_by(entry) else { return false };
         if place < self.dead {
             return false;
@@ -150,8 +151,8 @@ impl super::Account for Account {
         true
     }
 
-    fn at(&self) -> i64 {
-        self.at
+    fn mark(&self) -> Mark {
+        Mark::at(Timestamp::from_micros(self.at))
     }
 
     fn remaining(&self) -> u64 {

@@ -31,7 +31,7 @@ mod log;
 
 use crate::limit::{Algorithm, Calendar, Limit, Opening, Refill};
 use crate::time::{Micros, Timestamp};
-use crate::verdict::Verdict;
+use crate::verdict::{Mark, Verdict};
 
 pub use counter::Counts;
 pub use debt::Debt;
@@ -127,10 +127,10 @@ trait Account {
     fn take(&mut self, cost: u64);
     /// Gives back, never beyond full.
     fn refund(&mut self, cost: u64);
-    /// Gives back what was charged at an instant, where that still counts; whether it does.
-    fn undo(&mut self, cost: u64, charged_at: i64) -> bool;
-    /// The instant it is computed at.
-    fn at(&self) -> i64;
+    /// Gives back what is left of a charge; whether anything is.
+    fn undo(&mut self, cost: u64, mark: Mark) -> bool;
+    /// What an undo of what is taken now names.
+    fn mark(&self) -> Mark;
     /// The largest cost that would pass.
     fn remaining(&self) -> u64;
     /// The wait until it is as good as new.
@@ -241,10 +241,10 @@ impl<'l> Bucket<'l> {
         }
     }
 
-    /// Gives back a cost that was charged at an instant ([`Verdict::at`]), and touches nothing but that window or
-    /// entry; of a bucket that would be full by now in any case, nothing. Whether there was something to touch.
-    pub fn undo(&mut self, cost: u64, charged_at: Timestamp) -> bool {
-        cost > 0 && each!(&mut self.accounts, opened => opened.account.undo(cost, charged_at.as_micros()))
+    /// Gives back a cost that was charged ([`Verdict::mark`]), and touches nothing but that window or entry; to a bucket
+    /// that refills, what time has not given back yet. Whether there was something to touch.
+    pub fn undo(&mut self, cost: u64, mark: Mark) -> bool {
+        cost > 0 && each!(&mut self.accounts, opened => opened.account.undo(cost, mark))
     }
 
     /// The verdict on a demand, with the numbers of the bucket as it is now.
@@ -369,8 +369,8 @@ impl<A: Account> Opened<A> {
         };
         let (limit, remaining) = (self.account.capacity(), self.account.remaining());
         let more_after = if remaining < limit { self.more_after(remaining) } else { None };
-        let (reset_after, at) = (self.reset_after(), Timestamp::from_micros(self.account.at()));
-        Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, at }
+        let (reset_after, mark) = (self.reset_after(), self.account.mark());
+        Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, mark }
     }
 
     /// The wait until `remaining` grows.

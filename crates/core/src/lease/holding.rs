@@ -18,7 +18,7 @@
 use super::pace::Pace;
 use super::{Call, DRIFT, Loan, NodeId, TERM};
 use crate::time::{Micros, Timestamp};
-use crate::verdict::Verdict;
+use crate::verdict::{Mark, Verdict};
 
 /// Tokens for so long are borrowed.
 const AHEAD: u64 = 50_000;
@@ -280,7 +280,7 @@ impl Holding {
             reset_after: self.told.reset_after.saturating_sub(elapsed),
             delay: Micros::ZERO,
             more_after: None,
-            at: now,
+            mark: Mark::at(now),
         }
     }
 

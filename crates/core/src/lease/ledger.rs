@@ -6,7 +6,7 @@ use super::{Call, Loan, MOST_HOLDERS, NodeId, is_lent};
 use crate::algorithm::{Answer, Bucket, Demand, Instant, State, Window};
 use crate::limit::Limit;
 use crate::time::{Micros, Timestamp};
-use crate::verdict::Verdict;
+use crate::verdict::{Mark, Verdict};
 
 /// What one node has borrowed of one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,9 +138,9 @@ impl<'l> LeasedBucket<'l> {
         self.bucket.refund(cost);
     }
 
-    /// Gives back a cost that was charged at an instant, where that still counts; what is out on lease is not touched.
-    pub fn undo(&mut self, cost: u64, charged_at: Timestamp) -> bool {
-        self.bucket.undo(cost, charged_at)
+    /// Gives back what is left of a charge, as [`Bucket::undo`]; what is out on lease is not touched.
+    pub fn undo(&mut self, cost: u64, mark: Mark) -> bool {
+        self.bucket.undo(cost, mark)
     }
 
     /// The largest cost that would pass now.

@@ -180,7 +180,7 @@ fn verdict(allowed: bool, remaining: u64, retry: Option<u64>, reset: u64) -> Ver
         reset_after: Micros::new(reset),
         delay: Micros::new(remaining),
         more_after: None,
-        at: crate::Timestamp::default(),
+        mark: crate::Mark::default(),
     }
 }
 

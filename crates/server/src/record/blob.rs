@@ -3,7 +3,7 @@
 use std::fmt;
 
 use tollgate::core::rule::FailurePolicy;
-use tollgate::core::{Enforcement, Value};
+use tollgate::core::{Enforcement, Mark, Value};
 use tollgate::{Micros, Tier, Timestamp, Verdict};
 
 /// The most bytes kept of a name or a key; callers choose what is in them.
@@ -72,7 +72,7 @@ impl<'b> Writer<'b> {
 
     /// A verdict and what it counted for.
     pub(super) fn tier(&mut self, tier: &Tier) {
-        let Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, at } =
+        let Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, mark } =
             tier.verdict;
         let flags = u8::from(allowed)
             | u8::from(tier.enforcement == Enforcement::Shadow) << 1
@@ -88,7 +88,8 @@ impl<'b> Writer<'b> {
         {
             self.number(number);
         }
-        self.bytes.extend_from_slice(&at.as_micros().to_le_bytes());
+        self.bytes.extend_from_slice(&mark.at.as_micros().to_le_bytes());
+        self.number(mark.rest);
     }
 
     /// Entries one after the other, as many as there is room for.
@@ -177,7 +178,7 @@ impl<'b> Reader<'b> {
             reset_after,
             delay,
             more_after: never(more_after),
-            at,
+            mark: Mark { at, rest: self.number()? },
         };
         let enforcement = if flags & 2 == 2 { Enforcement::Shadow } else { Enforcement::Enforce };
         let instead = match flags >> 2 {

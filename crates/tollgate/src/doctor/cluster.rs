@@ -1,12 +1,13 @@
-//! Every primary of a Cluster.
+//! Every primary of a Cluster, and the clocks of all nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use redis::{ConnectionInfo, Value};
 
 use super::checks::{Role, count};
-use super::probe::{CLOCK_OFF_US, Probe, millis};
+use super::clocks::Clocks;
+use super::probe::Probe;
 use super::{Demands, Finding, examine_one, reason};
 use crate::store::redis::slots::{self, SLOTS};
 use crate::store::redis::{RedisBuilder, at};
@@ -14,7 +15,14 @@ use crate::store::redis::{RedisBuilder, at};
 /// The slots of each primary, by its address.
 type Primaries = BTreeMap<(String, u16), Vec<RangeInclusive<u16>>>;
 
-/// Asks the first seed that answers for the others, and examines every primary.
+/// Who is there, as a node tells it.
+struct Nodes {
+    primaries: Primaries,
+    replicas: BTreeSet<(String, u16)>,
+    coverage: Finding,
+}
+
+/// Asks the first seed that answers for the others, and examines every primary; every replica for its clock.
 pub(super) async fn examine(
     redis: &RedisBuilder,
     seeds: &[ConnectionInfo],
@@ -23,11 +31,15 @@ pub(super) async fn examine(
     let mut failed = Vec::new();
     for seed in seeds {
         match look(redis, seed).await {
-            Ok((primaries, coverage)) => {
-                let mut findings = vec![covered(&primaries), coverage];
-                let (nodes, clocks) = examine_nodes(redis, seed, &primaries, demands).await;
-                findings.extend(worst(nodes));
-                findings.push(clocks);
+            Ok(nodes) => {
+                let mut clocks = Clocks::default();
+                let found = examine_primaries(redis, seed, &nodes.primaries, demands, &mut clocks).await;
+                for (host, port) in &nodes.replicas {
+                    clocks.ask(redis, at(seed, host, *port)).await;
+                }
+                let mut findings = vec![covered(&nodes.primaries), nodes.coverage];
+                findings.extend(worst(found));
+                findings.push(clocks.judged());
                 return findings;
             }
             Err(finding) => failed.push(finding),
@@ -37,7 +49,7 @@ pub(super) async fn examine(
 }
 
 /// Who has which slots, and what happens to the rest when somebody is lost.
-async fn look(redis: &RedisBuilder, seed: &ConnectionInfo) -> Result<(Primaries, Finding), Finding> {
+async fn look(redis: &RedisBuilder, seed: &ConnectionInfo) -> Result<Nodes, Finding> {
     let (mut probe, _) = Probe::connect(redis, seed.clone()).await?;
     let no_cluster = |error: &redis::RedisError| {
         Finding::fail("slots", reason::words(error))
@@ -48,9 +60,10 @@ async fn look(redis: &RedisBuilder, seed: &ConnectionInfo) -> Result<(Primaries,
         redis::ConnectionAddr::Tcp(host, _) | redis::ConnectionAddr::TcpTls { host, .. } => host,
         _ => "",
     };
-    let mut primaries = Primaries::new();
+    let (mut primaries, mut replicas) = (Primaries::new(), BTreeSet::new());
     for range in slots::read(&answer, host).unwrap_or_default() {
         primaries.entry((range.host, range.port)).or_default().push(range.first..=range.last);
+        replicas.extend(range.replicas);
     }
     let coverage = match probe.setting("cluster-require-full-coverage").await.as_deref() {
         Some("no") => Finding::ok("coverage", "the other shards go on when one is lost"),
@@ -59,7 +72,7 @@ async fn look(redis: &RedisBuilder, seed: &ConnectionInfo) -> Result<(Primaries,
         ),
         None => Finding::ok("coverage", "whether one lost shard stops all is not shown"),
     };
-    Ok((primaries, coverage))
+    Ok(Nodes { primaries, replicas, coverage })
 }
 
 fn covered(primaries: &Primaries) -> Finding {
@@ -76,37 +89,24 @@ fn covered(primaries: &Primaries) -> Finding {
         .with_advice("see `redis-cli --cluster check`: keys of the others cannot be counted")
 }
 
-/// Everything that is found at every primary, and how far their clocks are apart.
-async fn examine_nodes(
+/// Everything that is found at every primary.
+async fn examine_primaries(
     redis: &RedisBuilder,
     seed: &ConnectionInfo,
     primaries: &Primaries,
     demands: &Demands,
-) -> (Vec<Finding>, Finding) {
+    clocks: &mut Clocks,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut ahead = Vec::new();
     for ((host, port), slots) in primaries {
         let node = at(seed, host, *port);
         let found = examine_one(redis, node, Role::Member(slots), demands).await;
-        ahead.extend(found.iter().filter_map(|finding| finding.numbers.get("ahead_us").copied()));
+        clocks.note(format!("{host}:{port}"), &found);
         let name =
             |finding: Finding| Finding { found: format!("{host}:{port}: {}", finding.found), ..finding };
         findings.extend(found.into_iter().map(name));
     }
-    (findings, apart(&ahead))
-}
-
-/// How far clocks are apart. Each bucket lives by its own node's.
-fn apart(ahead_us: &[i64]) -> Finding {
-    let most = ahead_us.iter().max().zip(ahead_us.iter().min()).map_or(0, |(most, least)| most - least);
-    let found = format!("at most {} apart", millis(most));
-    let finding = if most.unsigned_abs() <= CLOCK_OFF_US {
-        Finding::ok("clocks", found)
-    } else {
-        Finding::warn("clocks", found)
-            .with_advice("after a failover windows move by as much; run NTP on every node")
-    };
-    finding.with_number("apart_us", most)
+    findings
 }
 
 /// Of each check the worst that was found, in the order of the checks.
@@ -146,12 +146,5 @@ mod tests {
         assert_eq!(covered(&primaries).level, Level::Fail);
         primaries.insert(("b".to_owned(), 1), vec![16_383..=16_383]);
         assert_eq!(covered(&primaries).found, "16384 of 16384 covered by 2 primaries");
-    }
-
-    #[test]
-    fn clocks_more_than_a_second_apart_are_a_warning() {
-        assert_eq!(apart(&[-500_000, 500_000]).level, Level::Ok);
-        assert_eq!(apart(&[0, 1_000_001]).level, Level::Warn);
-        assert_eq!(apart(&[]).level, Level::Ok);
     }
 }

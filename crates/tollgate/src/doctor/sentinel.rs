@@ -1,8 +1,11 @@
-//! Sentinels, and the primary they name.
+//! Sentinels, the primary they name, and the clocks of its replicas.
+
+use std::collections::{BTreeSet, HashMap};
 
 use redis::ConnectionInfo;
 
 use super::checks::{Role, count};
+use super::clocks::Clocks;
 use super::probe::Probe;
 use super::{Demands, Finding, examine_one, reason};
 use crate::store::redis::{RedisBuilder, at};
@@ -10,10 +13,12 @@ use crate::store::redis::{RedisBuilder, at};
 /// What one sentinel says.
 struct Said {
     primary: (String, u16),
+    replicas: Result<Vec<(String, u16)>, String>,
     quorum: Result<String, String>,
 }
 
-/// Asks every sentinel, and examines whom they name.
+/// Asks every sentinel, examines whom they name, and compares the clocks of all who may be promoted. A sentinel keeps no
+/// limits, and does not answer `TIME`.
 pub(super) async fn examine(
     redis: &RedisBuilder,
     sentinels: &[ConnectionInfo],
@@ -34,7 +39,19 @@ pub(super) async fn examine(
     };
     let (host, port) = first.primary.clone();
     let mut findings = vec![agreement(&said, &silent, sentinels.len()), quorum(&said)];
-    findings.extend(examine_one(redis, at(node, &host, port), Role::Named, demands).await);
+    let primary = examine_one(redis, at(node, &host, port), Role::Named, demands).await;
+    let mut clocks = Clocks::default();
+    clocks.note(format!("{host}:{port}"), &primary);
+    let known: BTreeSet<&(String, u16)> =
+        said.iter().filter_map(|said| said.replicas.as_ref().ok()).flatten().collect();
+    for (host, port) in known.into_iter().filter(|replica| **replica != first.primary) {
+        clocks.ask(redis, at(node, host, *port)).await;
+    }
+    if let Some(why) = said.iter().find_map(|said| said.replicas.as_ref().err()) {
+        clocks.miss("what replicas there are".to_owned(), why.clone());
+    }
+    findings.extend(primary);
+    findings.push(clocks.judged());
     findings
 }
 
@@ -49,8 +66,13 @@ async fn ask(redis: &RedisBuilder, sentinel: &ConnectionInfo, name: &str) -> Res
             .with_advice("correct the name at the end of the URL, or the sentinels' `sentinel monitor`")
     };
     let primary = primary.ok_or_else(unknown)?;
+    let replicas = probe.ask::<Vec<HashMap<String, String>>>(&["SENTINEL", "REPLICAS", name]).await;
+    let address =
+        |facts: &HashMap<String, String>| Some((facts.get("ip")?.clone(), facts.get("port")?.parse().ok()?));
+    let replicas = replicas.map(|replicas| replicas.iter().filter_map(address).collect());
+    let replicas = replicas.map_err(|error| reason::words(&error));
     let quorum = probe.ask::<String>(&["SENTINEL", "CKQUORUM", name]).await;
-    Ok(Said { primary, quorum: quorum.map_err(|error| reason::words(&error)) })
+    Ok(Said { primary, replicas, quorum: quorum.map_err(|error| reason::words(&error)) })
 }
 
 /// Whether all answer, and with one voice.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tollgate_core::algorithm::Demand;
 use tollgate_core::rule::Mode;
-use tollgate_core::{Descriptor, Draft, Hit, Limit, Micros, Rule, RuleSet, Timestamp, Verdict};
+use tollgate_core::{Descriptor, Draft, Hit, Limit, Mark, Micros, Rule, RuleSet, Timestamp, Verdict};
 
 use crate::limiter::Answer;
 
@@ -30,6 +30,8 @@ struct Charged {
     /// What it takes for a cost of 1; nothing where an attribute says what it takes.
     price: u64,
     at_us: i64,
+    #[serde(default)]
+    rest: u64,
     /// The limit, where it came with the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     own: Option<OwnLimit>,
@@ -59,7 +61,7 @@ impl Note {
         let mut charged = Vec::new();
         for tier in at_store {
             let rule = answer.rules().rule(tier.rule);
-            let bucket = Charged::of(rule, request, tier.verdict.at).filter(|bucket| bucket.price > 0);
+            let bucket = Charged::of(rule, request, tier.verdict.mark).filter(|bucket| bucket.price > 0);
             let Some(bucket) = bucket else { continue };
             charged.push(bucket);
             let counted = rule.pattern().attributes();
@@ -121,19 +123,21 @@ impl Reserved<'_> {
     /// The verdict with which it was charged, as far as an undo asks.
     pub(super) fn verdict(&self) -> Verdict {
         let capacity = self.rule.limit().map_or(0, Limit::capacity);
-        Verdict { at: Timestamp::from_micros(self.charged.at_us), ..Verdict::open(capacity) }
+        let mark = Mark { at: Timestamp::from_micros(self.charged.at_us), rest: self.charged.rest };
+        Verdict { mark, ..Verdict::open(capacity) }
     }
 }
 
 impl Charged {
-    fn of(rule: &Rule, request: &Descriptor<'_>, at: Timestamp) -> Option<Self> {
+    fn of(rule: &Rule, request: &Descriptor<'_>, mark: Mark) -> Option<Self> {
         let limit = rule.limit()?;
         Some(Charged {
             rule: rule.label().to_owned(),
             space: rule.key(request).space().digest(),
             algorithm: limit.algorithm_name().as_str().to_owned(),
             price: rule.cost(request, 1) - rule.cost(request, 0),
-            at_us: at.as_micros(),
+            at_us: mark.at.as_micros(),
+            rest: mark.rest,
             own: rule.is_ad_hoc().then(|| OwnLimit::of(limit)),
         })
     }

@@ -52,7 +52,7 @@ impl Settled {
     /// What has to be settled with a bucket, and what a cost of 1 takes there; none where there is no difference.
     fn with<'h>(&self, bucket: &'h Reserved<'_>, request: &'h Descriptor<'_>) -> Option<(Due<'h>, u64)> {
         let (cost, difference) = match self.charged {
-            0 => (self.refunded, Difference::Rest(bucket.verdict().at)),
+            0 => (self.refunded, Difference::Rest(bucket.verdict().mark)),
             more => (more, Difference::Missing),
         };
         let hit = bucket.hit(request, cost)?;

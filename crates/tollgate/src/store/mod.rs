@@ -42,8 +42,8 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// The store could not be asked, or did not answer in time. The hits [may have been
-    /// charged](StoreError::is_in_doubt), so do not retry; let the rule's policy decide. Of [a part](StoreError::Part) that did not answer, the rest was not
-    /// charged, and may be asked without it.
+    /// charged](StoreError::is_in_doubt), so do not retry; let the rule's policy decide. Of [a part](StoreError::Part)
+    /// that did not answer, the rest was not charged but for what is on trial, and may be asked without it.
     fn charge(
         &self,
         hits: &[Hit<'_>],
@@ -74,8 +74,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Gives back what was charged with these verdicts, one for each hit, and answers the numbers afterwards.
     ///
-    /// A [refund](Self::refund) that knows what it undoes: it names the instant of the charge and touches only that
-    /// window or entry. What time has taken back already is not given a second time.
+    /// A [refund](Self::refund) that knows what it undoes: it names the [mark](Verdict::mark) of the charge and touches only
+    /// that window or entry. What time has given back already is not given a second time.
     ///
     /// # Errors
     ///
@@ -181,13 +181,16 @@ pub enum StoreError {
     /// Too many decisions wait for it already.
     #[error("too many decisions wait for the store")]
     Overloaded,
-    /// A part of it gave no answer; the request was charged nowhere. What the rest says can still be asked.
+    /// A part of it gave no answer; no enforcing hit was charged anywhere. What the rest says can still be asked.
     #[error("a part of the store is away: {error}")]
     Part {
         /// Why there is no answer.
         error: Box<StoreError>,
         /// The places, in the request, of the hits that live there.
         lost: Vec<usize>,
+        /// The places of hits on trial that were decided already, each on its own, and charged if they passed: asked again
+        /// they would be charged twice.
+        decided: Vec<(usize, Verdict)>,
     },
     /// It answered that it will not; `OOM`, `READONLY`, `NOAUTH` and their like.
     #[error("the store refuses to decide: {code}")]
@@ -232,12 +235,14 @@ impl StoreError {
     #[cfg(feature = "redis")]
     pub(crate) fn at(self, places: &[usize], of: usize) -> Self {
         match self {
-            StoreError::Part { error, lost } => {
-                let lost = lost.iter().filter_map(|place| places.get(*place).copied()).collect();
-                StoreError::Part { error, lost }
+            StoreError::Part { error, lost, decided } => {
+                let place = |place: usize| places.get(place).copied();
+                let lost = lost.into_iter().filter_map(place).collect();
+                let decided = decided.into_iter().filter_map(|(at, verdict)| Some((place(at)?, verdict)));
+                StoreError::Part { error, lost, decided: decided.collect() }
             }
             whole if places.len() == of => whole,
-            whole => StoreError::Part { error: Box::new(whole), lost: places.to_vec() },
+            whole => StoreError::part(whole, places.to_vec()),
         }
     }
 
@@ -254,6 +259,21 @@ impl StoreError {
             StoreError::Timeout | StoreError::Unreachable => true,
             StoreError::Away { .. } | StoreError::Overloaded | StoreError::Rejected { .. } => false,
         }
+    }
+
+    /// A part with these places is away.
+    #[cfg(feature = "redis")]
+    pub(crate) fn part(error: StoreError, lost: Vec<usize>) -> Self {
+        StoreError::Part { error: Box::new(error), lost, decided: Vec::new() }
+    }
+
+    /// The same where these hits on trial were decided.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_decided(mut self, more: impl IntoIterator<Item = (usize, Verdict)>) -> Self {
+        if let StoreError::Part { decided, .. } = &mut self {
+            decided.extend(more);
+        }
+        self
     }
 
     /// One of a few words, for answers and metrics.
@@ -450,7 +470,7 @@ mod tests {
     use super::*;
 
     fn part(lost: &[usize]) -> StoreError {
-        StoreError::Part { error: Box::new(StoreError::Timeout), lost: lost.to_vec() }
+        StoreError::part(StoreError::Timeout, lost.to_vec())
     }
 
     #[test]

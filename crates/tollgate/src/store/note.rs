@@ -1,6 +1,6 @@
 //! What a store remembers beside its buckets.
 
-use tollgate_core::{Hit, Timestamp};
+use tollgate_core::{Hit, Mark};
 
 use crate::reserve::ReservationId;
 
@@ -50,8 +50,8 @@ pub struct Due<'h> {
 /// How a reservation was wrong about its cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// It was charged too much, at this instant: the rest is given back, as [`Store::undo`](crate::Store::undo) does.
-    Rest(Timestamp),
+    /// It was charged too much, with this mark: the rest is given back, as [`Store::undo`](crate::Store::undo) does.
+    Rest(Mark),
     /// It was charged too little: what is missing is charged, down to nothing at most.
     Missing,
 }

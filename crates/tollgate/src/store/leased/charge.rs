@@ -7,8 +7,9 @@ use smallvec::SmallVec;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::lease::{Step, Taken, Temper, is_lent};
+use tollgate_core::limit::Algorithm;
 use tollgate_core::rule::Consistency;
-use tollgate_core::{Enforcement, Hit, Hits, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Enforcement, Hit, Hits, Mark, Micros, Timestamp, Verdict, Verdicts};
 
 use super::desk::{Desk, KeyHash, Outgoing};
 use super::{Shared, is_local, temper};
@@ -68,7 +69,7 @@ impl Shared {
         match self.take(hit, temper, &mut deadline).await? {
             Part::Taken { verdict, .. } | Part::Placed { verdict, .. } | Part::Refused(verdict) => {
                 let at = self.redis.redis_time();
-                verdicts.push(Verdict { at, ..verdict });
+                verdicts.push(Verdict { mark: mark(hit, &verdict, at), ..verdict });
                 Ok(at)
             }
             Part::Exact => self.charge_exact(hits, verdicts, &mut deadline).await,
@@ -138,13 +139,13 @@ impl Shared {
             self.put_back(hits, &parts);
             self.shares.put_back(&local, &mut shared_out).await;
         }
-        let at = asked?;
+        let at = asked.map_err(|error| error.with_decided(on_trial(hits, &parts, &shared_out)))?;
         let (mut decided, mut shared_out) = (decided.into_iter(), shared_out.into_iter());
         for (hit, part) in hits.iter().zip(parts) {
             verdicts.push(match part {
                 Part::Taken { verdict, .. } | Part::Placed { verdict, .. } => {
                     let kept = passes || hit.enforcement == Enforcement::Shadow;
-                    let verdict = Verdict { at, ..verdict };
+                    let verdict = Verdict { mark: mark(hit, &verdict, at), ..verdict };
                     if kept { verdict } else { put_back(verdict, hit) }
                 }
                 Part::Refused(verdict) => verdict,
@@ -361,6 +362,33 @@ fn refuses(hits: &[Hit<'_>], verdicts: &Verdicts) -> bool {
     hits.iter()
         .zip(verdicts)
         .any(|(hit, verdict)| !verdict.allowed && hit.enforcement == Enforcement::Enforce)
+}
+
+/// What was said here to hits on trial, by their places; `shared_out` to those that have a share.
+fn on_trial(hits: &[Hit<'_>], parts: &[Part], shared_out: &Verdicts) -> Vec<(usize, Verdict)> {
+    let mut shared_out = shared_out.iter();
+    let said = hits.iter().zip(parts).map(|(hit, part)| match part {
+        Part::Taken { verdict, .. } | Part::Placed { verdict, .. } | Part::Refused(verdict) => Some(*verdict),
+        Part::Exact if hit.key.space().consistency() == Consistency::Local => shared_out.next().copied(),
+        Part::Exact => None,
+    });
+    let said = said.enumerate().filter(|(place, _)| hits[*place].enforcement == Enforcement::Shadow);
+    said.filter_map(|(place, verdict)| Some((place, verdict?))).collect()
+}
+
+/// Where a charge on tokens that were held stands: a bucket that refills has first to get back all else that is missing,
+/// as far as that is known here.
+fn mark(hit: &Hit<'_>, verdict: &Verdict, now: Timestamp) -> Mark {
+    let refills = matches!(
+        hit.limit.algorithm(),
+        Algorithm::TokenBucket(_) | Algorithm::TokenBucketInterval(_) | Algorithm::LeakyBucket { .. }
+    );
+    let before = verdict.limit.saturating_sub(verdict.remaining).saturating_sub(hit.demand.cost);
+    let whole = u128::from(hit.limit.time_to_full().get());
+    let wait = if refills { whole * u128::from(before) / u128::from(verdict.limit.max(1)) } else { 0 };
+    // Time has gone on since the store told how much was missing.
+    let wait = verdict.reset_after.min(Micros::new(u64::try_from(wait).unwrap_or(0)));
+    Mark::at(now.after(wait))
 }
 
 /// The verdict of a bucket that would have let pass what was put back.

@@ -222,7 +222,7 @@ impl Way {
         match hit.limit.algorithm() {
             _ if is_local(hit) => Way::Share,
             Algorithm::SlidingWindowLog { window, .. }
-                if temper(hit).is_some() && charged.at.after(*window) > now =>
+                if temper(hit).is_some() && charged.mark.at.after(*window) > now =>
             {
                 Way::Newest
             }

@@ -63,7 +63,7 @@ impl MemoryStore {
                 place.bucket.refund(cost);
                 place.write = Write::of(cost);
             }
-            Operation::Undo(charged_at) if place.known && place.bucket.undo(cost, charged_at) => {
+            Operation::Undo(mark) if place.known && place.bucket.undo(cost, mark) => {
                 place.write = Write::Change;
             }
             _ => {}

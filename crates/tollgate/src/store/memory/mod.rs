@@ -25,7 +25,7 @@ use std::slice;
 use foldhash::quality::{FoldHasher, RandomState};
 use tollgate_core::algorithm::{Answer, Bucket, State};
 use tollgate_core::limit::Algorithm;
-use tollgate_core::{Hit, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Hit, Mark, Micros, Timestamp, Verdict, Verdicts};
 
 use self::limits::Limits;
 use self::notes::Notes;
@@ -131,8 +131,8 @@ enum Operation {
     Charge,
     Peek,
     Refund,
-    /// Of a charge at this instant.
-    Undo(Timestamp),
+    /// Of the charge with this mark.
+    Undo(Mark),
 }
 
 impl Default for MemoryStore {
@@ -276,7 +276,7 @@ impl Store for MemoryStore {
     ) -> Result<Timestamp, StoreError> {
         let mut at = self.clock.now();
         for (hit, charged) in hits.iter().zip(charged) {
-            at = self.run(slice::from_ref(hit), Operation::Undo(charged.at), verdicts);
+            at = self.run(slice::from_ref(hit), Operation::Undo(charged.mark), verdicts);
         }
         Ok(at)
     }

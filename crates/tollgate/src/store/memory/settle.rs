@@ -30,8 +30,8 @@ impl MemoryStore {
     fn settle_one(&self, due: &Due<'_>) -> u64 {
         match due.difference {
             Difference::Missing => self.debit(&due.hit),
-            Difference::Rest(charged_at) => {
-                let undo = Operation::Undo(charged_at);
+            Difference::Rest(mark) => {
+                let undo = Operation::Undo(mark);
                 self.run(slice::from_ref(&due.hit), undo, &mut Verdicts::new());
                 due.hit.demand.cost
             }

@@ -9,7 +9,7 @@
 --           done, and what it says is the answer
 -- ARGV[2]   microseconds since the epoch where time is injected; empty: Redis' own clock
 -- ARGV[2+i] hit i: algorithm, shadow, cost, patience, and the numbers of its limit (each branch below says which)
--- ARGV[3+n] undo: the instant of the charge, after those of all n hits
+-- ARGV[3+n] undo: the mark of each charge after all n hits, an instant and a rest (`core::Mark`)
 --           lease, which has one hit: node, sequence, left, returned, least, want, term (`core::lease::Call`)
 -- ARGV[#]   once: for how long the receipt is kept, in milliseconds
 --
@@ -40,7 +40,6 @@ local receipt
 if verb == 'undo once' or verb == 'debit once' then
   verb, receipt = verb:sub(1, -6), table.remove(KEYS)
 end
-local charged_at = verb == 'undo' and tonumber(ARGV[#KEYS + 3])
 local now
 if injected then
   now = tonumber(ARGV[2])
@@ -110,18 +109,18 @@ local function weightless(count, window)
   return count == 0 and 0 or window - floor((window - 1) / count)
 end
 
--- floor(count * left / window). The product may be beyond 2^53: long division, seven bits of the count at a time
--- (a count is at most 2^31, a window at most 2^45 microseconds).
+-- floor(count * left / window), and what is left over. The product may be beyond 2^53: long division, seven bits of the
+-- count at a time (a window is at most 2^45 microseconds).
 local function weighted(count, left, window)
-  if count * left < 9007199254740992 then return floor(count * left / window) end
+  if count * left < 9007199254740992 then return floor(count * left / window), count * left % window end
   local quotient, rest = 0, 0
-  for bit = 28, 0, -7 do
+  for bit = 49, 0, -7 do
     local digit = floor(count / 2 ^ bit) % 128
     rest = rest * 128 + digit * left
     quotient = quotient * 128 + floor(rest / window)
     rest = rest % window
   end
-  return quotient
+  return quotient, rest
 end
 
 -- Both counts of a counter, and the start of its window, at a later instant.
@@ -388,7 +387,7 @@ local function logs()
       for _, entry in ipairs(bucket.due) do redis.call('RPUSH', key, pack(ENTRY, entry.at, entry.cost)) end
       bucket.due = {}
       if bucket.take > 0 then add(key, bucket, bucket.take)
-      elseif verb == 'undo' then take_out(key, bucket, -bucket.take, charged_at)
+      elseif bucket.undone then for at, cost in pairs(bucket.undone) do take_out(key, bucket, cost, at) end
       else give_back(key, bucket, -bucket.take) end
       if bucket.alive > 0 or bucket.out then
         redis.call('LPUSH', key, pack(HEAD, LOG, bucket.alive, bucket.at) .. (bucket.out and lending.pack(bucket.out) or ''))
@@ -584,16 +583,32 @@ for i, key in ipairs(KEYS) do
   hits[i] = { key = key, bucket = bucket, cost = cost, shadow = shadow == 1, allowed = allowed, asked = asked }
 end
 
--- Gives back what was charged at an instant: in that window or entry, if it still counts, and nowhere else.
-local undo = verb == 'undo' and function(key, bucket, cost)
-  local algorithm, since = bucket.algorithm, bucket.at - charged_at
+-- Gives back what was charged: in that window or entry, if it still counts, and nowhere else. To a bucket that refills,
+-- what time has not given back since it came to this charge.
+local undo = verb == 'undo' and function(key, bucket, cost, mark, rest)
+  local algorithm = bucket.algorithm
   local counts
-  if algorithm == TOKENS or algorithm == QUEUE then counts = since < ceil(bucket.capacity * bucket.units / bucket.rate)
-  elseif algorithm == INTERVAL then counts = since < ceil((bucket.whole + bucket.used) / bucket.count) * bucket.interval
-  elseif algorithm == FIXED then counts = charged_at >= bucket.from and charged_at < bucket.to
-  elseif algorithm == LOG then counts = log.counts(key, bucket, charged_at)
+  if algorithm == TOKENS or algorithm == QUEUE then
+    local price = min(cost, bucket.capacity) * bucket.units
+    local left = min(bucket.debt, price, lowered(price + rest, bucket.rate, max(0, bucket.at - mark)))
+    counts = left > 0
+    bucket.debt, cost = bucket.debt - left, 0
+  elseif algorithm == INTERVAL then
+    local since = max(0, bucket.anchor - mark)
+    local came, over = weighted(bucket.count, since % bucket.interval, bucket.interval)
+    came = floor(since / bucket.interval) * bucket.count + came + floor((over - rest) / bucket.interval)
+    cost = min(bucket.used + bucket.take, max(0, min(cost, bucket.whole + bucket.used) - max(0, came)))
+    counts = cost > 0
+  elseif algorithm == FIXED then
+    counts = mark >= bucket.from and mark < bucket.to
+  elseif algorithm == LOG then
+    counts = log.counts(key, bucket, mark)
+    if counts then
+      bucket.undone = bucket.undone or {}
+      bucket.undone[mark], cost = (bucket.undone[mark] or 0) + cost, 0
+    end
   else
-    local window = floor((charged_at - bucket.from) / bucket.window)
+    local window = floor((mark - bucket.from) / bucket.window)
     counts = window == 0 or window == -1
     if window == -1 then bucket.previous, cost = max(0, bucket.previous - cost), 0 end
   end
@@ -618,7 +633,9 @@ if verb ~= 'peek' and verb ~= 'lease' then
     elseif verb == 'refund' then
       if bucket.known then bucket.take, bucket.write = bucket.take - hit.cost, CHANGE end
     elseif verb == 'undo' then
-      if bucket.known then undo(hit.key, bucket, hit.cost) end
+      if bucket.known then
+        undo(hit.key, bucket, hit.cost, tonumber(ARGV[#KEYS + 1 + 2 * i]), tonumber(ARGV[#KEYS + 2 + 2 * i]))
+      end
     elseif hit.allowed and (passes or hit.shadow) then
       bucket.take, bucket.write = bucket.take + hit.cost, CHANGE
     elseif bucket.shift ~= 0 then

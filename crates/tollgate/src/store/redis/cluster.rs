@@ -257,7 +257,7 @@ impl Map {
         let before = self.table.load();
         let mut dials: Vec<Dial> = Vec::new();
         let mut slots = vec![NOBODY; usize::from(SLOTS)];
-        for Range { first, last, host, port } in ranges {
+        for Range { first, last, host, port, .. } in ranges {
             let dial = asked.to(host, *port);
             let place = dials.iter().position(|known| known.info.addr() == dial.info.addr());
             let place = place.unwrap_or_else(|| {

@@ -219,7 +219,7 @@ impl RedisStore {
 
     async fn run(
         &self,
-        verb: Verb,
+        verb: Verb<'_>,
         hits: &[Hit<'_>],
         verdicts: &mut Verdicts,
         deadline: Instant,
@@ -247,7 +247,7 @@ impl RedisStore {
     /// Calls the script; a second time when the calendar windows that were sent are not those of Redis' clock.
     async fn ask(
         &self,
-        verb: Verb,
+        verb: Verb<'_>,
         part: &Part<'_, '_>,
         deadline: Instant,
     ) -> Result<script::Done, StoreError> {
@@ -270,12 +270,12 @@ impl RedisStore {
     }
 
     /// The script's call for a part of a request.
-    fn call(&self, verb: Verb, part: &Part<'_, '_>) -> Cmd {
+    fn call(&self, verb: Verb<'_>, part: &Part<'_, '_>) -> Cmd {
         let injected = self.clock.injected();
         let around = injected.unwrap_or_else(|| self.redis_time());
         let mut call = part.command(&self.sha, verb, injected, around);
-        if let Verb::Undo(charged_at) = verb {
-            call.arg(charged_at.as_micros());
+        if let Verb::Undo(marks) = verb {
+            part::add_marks(&mut call, marks);
         }
         call
     }
@@ -284,7 +284,7 @@ impl RedisStore {
     fn read(
         &self,
         done: &script::Done,
-        verb: Verb,
+        verb: Verb<'_>,
         part: &Part<'_, '_>,
         stands: bool,
         verdicts: &mut Verdicts,
@@ -310,7 +310,7 @@ impl RedisStore {
 }
 
 /// Of how many buckets the script tells; a reset tells of none.
-fn told(verb: Verb, part: &Part<'_, '_>) -> usize {
+fn told(verb: Verb<'_>, part: &Part<'_, '_>) -> usize {
     if verb == Verb::Reset { 0 } else { part.hits.len() }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use redis::Cmd;
 use smallvec::SmallVec;
-use tollgate_core::{Hit, Timestamp};
+use tollgate_core::{Hit, Mark, Timestamp};
 
 use super::script::{self, Verb};
 use super::slots;
@@ -73,11 +73,17 @@ impl<'r, 'h> Part<'r, 'h> {
         part
     }
 
-    /// The script's call. That of an undo lacks the instant of the charge, which comes last.
+    /// The hits of a part that was made of [some](Self::only) of these, and where they stand here.
+    pub(super) fn places_of<'p>(&'p self, some: &'p Self) -> impl Iterator<Item = (usize, &'r Hit<'h>)> + 'p {
+        let here = self.members.iter().zip(&self.hits).enumerate();
+        here.filter(|(_, (place, _))| some.members.contains(place)).map(|(at, (_, hit))| (at, *hit))
+    }
+
+    /// The script's call. That of an undo lacks the marks of the charges, which come last.
     pub(super) fn command(
         &self,
         sha: &str,
-        verb: Verb,
+        verb: Verb<'_>,
         injected: Option<Timestamp>,
         around: Timestamp,
     ) -> Cmd {
@@ -98,6 +104,13 @@ impl<'r, 'h> Part<'r, 'h> {
             call.arg(packed.as_slice());
         }
         call
+    }
+}
+
+/// Says at the end of an undo what it undoes: the mark of each charge.
+pub(super) fn add_marks(call: &mut Cmd, marks: &[Mark]) {
+    for Mark { at, rest } in marks {
+        call.arg(at.as_micros()).arg(*rest);
     }
 }
 

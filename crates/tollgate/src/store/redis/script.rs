@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tollgate_core::algorithm::{Answer, Demand, Window, calendar_windows};
 use tollgate_core::lease::{Call, LeasedBucket, Ledger, Loan};
 use tollgate_core::limit::{Algorithm, AlgorithmName, Opening, Phase, Ticks};
-use tollgate_core::{Enforcement, Hit, Limit, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Enforcement, Hit, Limit, Mark, Micros, Timestamp, Verdict, Verdicts};
 
 use super::state::{self, Fields};
 use crate::store::window;
@@ -20,16 +20,16 @@ const BEYOND: u64 = 1 << 53;
 
 /// What is done to the buckets of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(super) enum Verb<'m> {
     Charge,
     Peek,
     Refund,
-    /// Of a charge at this instant.
-    Undo(Timestamp),
+    /// Of charges with these marks, one for each hit.
+    Undo(&'m [Mark]),
     Reset,
 }
 
-impl Verb {
+impl Verb<'_> {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Verb::Charge => "charge",
@@ -160,7 +160,7 @@ impl Done {
     /// `stands` says what came of all. None when the answer makes no sense.
     pub(super) fn verdicts<'h>(
         &self,
-        verb: Verb,
+        verb: Verb<'_>,
         hits: &[&Hit<'h>],
         same: impl Fn(usize) -> Option<usize>,
         stands: bool,
@@ -187,11 +187,21 @@ impl Done {
         if decides && hits.iter().zip(&asked).any(refuses) == self.passes {
             return None; // the script and core disagree: neither is to be believed
         }
-        for (hit, (place, answer)) in hits.iter().zip(&asked) {
-            seen[*place].settle(verb, hit, *answer, stands);
+        for (index, (hit, (place, answer))) in hits.iter().zip(&asked).enumerate() {
+            seen[*place].settle(verb, index, hit, *answer, stands);
         }
         verdicts.extend(asked.iter().map(|(place, answer)| seen[*place].verdict(*answer)));
         Some(())
+    }
+
+    /// What an undo of a charge names that this was the answer to; none when the answer makes no sense.
+    pub(super) fn mark(&self, index: usize, limit: &Limit, window: Window) -> Option<Mark> {
+        let stored = self.stored.get(index)?;
+        let verdict = match limit.algorithm() {
+            Algorithm::SlidingWindowLog { .. } if !stored.is_empty() => log_numbers(limit, stored)?,
+            _ => open(limit, stored, self.now, window).0.verdict(Answer::Pass { delay: Micros::ZERO }),
+        };
+        Some(verdict.mark)
     }
 
     fn see<'h>(&self, hit: &Hit<'h>, stored: &[u8]) -> Option<Seen<'h>> {
@@ -206,7 +216,7 @@ impl Done {
 }
 
 impl Seen<'_> {
-    fn ask(&mut self, verb: Verb, hit: &Hit<'_>) -> Answer {
+    fn ask(&mut self, verb: Verb<'_>, hit: &Hit<'_>) -> Answer {
         match self {
             Seen::Bucket { bucket, asked_before, .. } if verb == Verb::Charge || verb == Verb::Peek => {
                 let Demand { cost, patience } = hit.demand;
@@ -222,14 +232,14 @@ impl Seen<'_> {
     }
 
     /// Does to the bucket what the script did.
-    fn settle(&mut self, verb: Verb, hit: &Hit<'_>, answer: Answer, stands: bool) {
+    fn settle(&mut self, verb: Verb<'_>, index: usize, hit: &Hit<'_>, answer: Answer, stands: bool) {
         let Seen::Bucket { bucket, known, .. } = self else { return };
         let charged = answer.allowed() && (stands || hit.enforcement == Enforcement::Shadow);
         match verb {
             Verb::Charge if charged => bucket.take(hit.demand.cost),
             Verb::Refund if *known => bucket.refund(hit.demand.cost),
-            Verb::Undo(charged_at) if *known => {
-                bucket.undo(hit.demand.cost, charged_at);
+            Verb::Undo(marks) if *known => {
+                marks.get(index).map(|mark| bucket.undo(hit.demand.cost, *mark));
             }
             _ => {}
         }
@@ -335,7 +345,7 @@ fn log_numbers(limit: &Limit, bytes: &[u8]) -> Option<Verdict> {
     let (_, allowed, remaining) = (fields.byte()?, fields.byte()? == 1, fields.number()?);
     let mut wait = || fields.signed().map(|wait| u64::try_from(wait).ok().map(Micros::new));
     let (retry_after, reset_after, more_after) = (wait()?, wait()?.unwrap_or(Micros::ZERO), wait()?);
-    let at = Timestamp::from_micros(fields.signed()?);
+    let mark = Mark::at(Timestamp::from_micros(fields.signed()?));
     let (limit, delay) = (limit.capacity(), Micros::ZERO);
-    Some(Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, at })
+    Some(Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, mark })
 }

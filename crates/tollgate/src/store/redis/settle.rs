@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tollgate_core::Micros;
 
 use super::script::{self, Reply};
-use super::{RedisStore, slots};
+use super::{RedisStore, part, slots};
 use crate::reserve::ReservationId;
 use crate::store::{About, Difference, Due, StoreError};
 
@@ -63,9 +63,9 @@ impl RedisStore {
         script::pack(&due.hit, injected.unwrap_or_else(|| self.redis_time()), &mut packed);
         let mut receipt = format!("{}:{}:{reservation}:", self.prefix, About::Receipt.as_str()).into_bytes();
         receipt.extend_from_slice(bucket);
-        let (verb, charged_at) = match due.difference {
+        let (verb, mark) = match due.difference {
             Difference::Missing => ("debit once", None),
-            Difference::Rest(charged_at) => ("undo once", Some(charged_at)),
+            Difference::Rest(mark) => ("undo once", Some(mark)),
         };
         let mut call = Cmd::new();
         call.arg("EVALSHA").arg(&self.sha).arg(2).arg(bucket).arg(receipt).arg(verb);
@@ -74,9 +74,7 @@ impl RedisStore {
             None => call.arg(""),
         };
         call.arg(packed);
-        if let Some(charged_at) = charged_at {
-            call.arg(charged_at.as_micros());
-        }
+        part::add_marks(&mut call, mark.as_slice());
         let ttl = Micros::new(ttl.get().saturating_add(GRACE.get()));
         call.arg(ttl.ceil_millis());
         call

@@ -24,13 +24,14 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// Some slots, and the address of the primary that has them.
+/// Some slots, the address of the primary that has them, and those of its replicas.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) first: u16,
     pub(crate) last: u16,
     pub(crate) host: String,
     pub(crate) port: u16,
+    pub(crate) replicas: Vec<(String, u16)>,
 }
 
 /// Reads the answer to `CLUSTER SLOTS`, given at a host; none when it is not one.
@@ -41,8 +42,16 @@ pub(crate) fn read(answer: &Value, asked: &str) -> Option<Vec<Range>> {
 
 fn read_range(range: &Value, asked: &str) -> Option<Range> {
     let Value::Array(parts) = range else { return None };
-    let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &parts[..] else { return None };
-    let [host, Value::Int(port), ..] = &primary[..] else { return None };
+    let [Value::Int(first), Value::Int(last), primary, replicas @ ..] = &parts[..] else { return None };
+    let (host, port) = read_node(primary, asked)?;
+    let replicas = replicas.iter().filter_map(|replica| read_node(replica, asked)).collect();
+    let slot = |number: &i64| u16::try_from(*number).ok().filter(|slot| *slot < SLOTS);
+    Some(Range { first: slot(first)?, last: slot(last)?, host, port, replicas })
+}
+
+fn read_node(node: &Value, asked: &str) -> Option<(String, u16)> {
+    let Value::Array(facts) = node else { return None };
+    let [host, Value::Int(port), ..] = &facts[..] else { return None };
     // A node that does not know its own name is where it was asked.
     let host = match host {
         Value::BulkString(host) if !host.is_empty() && host != b"?" => {
@@ -51,8 +60,7 @@ fn read_range(range: &Value, asked: &str) -> Option<Range> {
         Value::BulkString(_) | Value::Nil => asked.to_owned(),
         _ => return None,
     };
-    let slot = |number: &i64| u16::try_from(*number).ok().filter(|slot| *slot < SLOTS);
-    Some(Range { first: slot(first)?, last: slot(last)?, host, port: u16::try_from(*port).ok()? })
+    Some((host, u16::try_from(*port).ok()?))
 }
 
 /// The address in a redirection, `host:port`, given by a node at a host.
