@@ -10,7 +10,7 @@ use crate::{check, node};
 
 const LOCAL: &str = "rules: [{ name: all, key: global, limit: 1/d burst 103, consistency: local }]";
 
-async fn fleet_of(nodes: &[Arc<Limiter<LeasedStore>>], count: u32) {
+pub(crate) async fn fleet_of(nodes: &[Arc<Limiter<LeasedStore>>], count: u32) {
     poll::until("the fleet to be counted", async || {
         nodes.iter().all(|node| node.store().stats().nodes == count).then_some(())
     })

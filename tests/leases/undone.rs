@@ -3,6 +3,7 @@
 use tollgate::{Descriptor, Micros};
 use tollgate_tests::redis_server::RedisServer;
 
+use crate::shares::fleet_of;
 use crate::{node, warm};
 
 #[tokio::test]
@@ -27,4 +28,29 @@ async fn a_reservation_on_a_lease_that_is_settled_for_less_gives_the_rest_back()
         let left = node.peek(&request, 1).await.remaining().unwrap();
         assert_eq!(left, 900 - admitted, "{limit}");
     }
+}
+
+#[tokio::test]
+async fn a_reservation_on_shares_is_settled_by_one_node_of_a_fleet() {
+    let server = RedisServer::start().await;
+    let rules = "rules: [{ name: all, key: global, limit: 1/d burst 300, consistency: local }]";
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(node(&server.url(), rules).await);
+    }
+    fleet_of(&nodes, 3).await;
+    let request = Descriptor::new();
+    for other in &nodes[1..] {
+        other.check(&request, 60).await;
+    }
+    let reserved = nodes[0].reserve(&request, 50, Micros::new(60_000_000)).await.unwrap();
+    let reservation = reserved.reservation.unwrap();
+    for node in nodes.iter().chain(&nodes) {
+        assert_eq!(node.settle(reservation, 10).await.unwrap().refunded, 40);
+    }
+    let mut left = Vec::new();
+    for node in &nodes {
+        left.push(node.peek(&request, 1).await.remaining().unwrap());
+    }
+    assert_eq!(left, [90, 40, 40]);
 }

@@ -62,8 +62,8 @@ impl Calm {
 
     fn follow(&mut self, place: usize, outcome: Outcome, now: i64) {
         self.sum.calls += outcome.send.len() as u64;
-        self.sum.admitted +=
-            (outcome.passed.len() + outcome.taken.len()) as u64 + u64::from(outcome.passed_at_store.is_some());
+        self.sum.admitted += (outcome.passed.len() + outcome.taken.len()) as u64
+            + u64::from(outcome.passed_at_store.is_some());
         let calls = outcome.send.into_iter().map(|call| (now + WAY, place, Event::AtStore(call)));
         self.under_way.extend(calls);
     }

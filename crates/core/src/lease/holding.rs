@@ -313,8 +313,8 @@ impl Holding {
 
     fn send(&mut self, call: Call, now: Timestamp) -> Call {
         self.tokens = self.tokens_at(now); // what has ended does not come back to life
-        self.epoch += 1;
         let Call { sequence, left, want, .. } = call;
+        self.epoch = 2 * sequence; // of this key and of any that takes its place, there is none like it
         self.flight = Some(Flight { sequence, sent: now, left, want });
         call
     }

@@ -15,7 +15,7 @@ use bytes::{Buf as _, BytesMut};
 use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout_at};
 
 use super::{MAX_HEAD_BYTES, Traffic, panicked};
 use crate::http::{App, MAX_BODY_BYTES, Prefer};
@@ -24,7 +24,7 @@ use crate::http::{App, MAX_BODY_BYTES, Prefer};
 const CHECK: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
 /// How HTTP/2 begins; no request of HTTP/1 does.
 pub(super) const HTTP2: &[u8] = b"PRI ";
-/// Whoever has begun a request goes on within this time, or is waited for by hyper.
+/// Whoever has begun a request ends it within this time, or is waited for by hyper.
 const HASTE: Duration = Duration::from_millis(100);
 /// Room for what is read at once.
 const ROOM: usize = 4 << 10;
@@ -70,24 +70,31 @@ impl Direct<'_> {
         mut open: watch::Receiver<()>,
     ) -> Option<BytesMut> {
         let (mut read, mut answers) = (BytesMut::new(), Vec::new());
+        let mut hurry = None;
         let mut silence = pin!(sleep(self.silence));
         let mut stopped = pin!(async move { while open.changed().await.is_ok() {} });
         loop {
-            if self.traffic.stopping.load(Ordering::Relaxed) {
-                break;
-            }
-            match (look(&read), self.app) {
+            // Those who ask on are told by hyper to ask elsewhere.
+            let app = self.app.filter(|_| !self.traffic.stopping.load(Ordering::Relaxed));
+            match (look(&read), app) {
                 (Seen::Check { body, end, prefer }, Some(app)) => {
                     if !self.answer(app, &read[body..end], prefer, &mut answers).await {
                         break;
                     }
                     read.advance(end);
+                    hurry = None;
+                    if read.is_empty() && end > ROOM {
+                        read = BytesMut::new(); // what one request needed is not kept for the next
+                    }
                 }
                 (Seen::Part, app) if app.is_some() || read.len() < HTTP2.len() => {
                     send(stream, &mut answers).await?;
                     let came = match read.is_empty() {
                         true => self.begin(stream, &mut read, silence.as_mut(), stopped.as_mut()).await,
-                        false => go_on(stream, &mut read).await,
+                        false => {
+                            let end = *hurry.get_or_insert_with(|| Instant::now() + HASTE);
+                            go_on(stream, &mut read, end).await
+                        }
                     };
                     match came {
                         Came::More => {}
@@ -161,10 +168,10 @@ async fn send(stream: &mut (impl AsyncWrite + Unpin), answers: &mut Vec<u8>) -> 
     stream.flush().await.ok()
 }
 
-/// Reads on in a request that has begun; not for long.
-async fn go_on(stream: &mut (impl AsyncRead + Unpin), read: &mut BytesMut) -> Came {
+/// Reads on in a request that has begun.
+async fn go_on(stream: &mut (impl AsyncRead + Unpin), read: &mut BytesMut, end: Instant) -> Came {
     read.reserve(ROOM);
-    match timeout(HASTE, stream.read_buf(read)).await {
+    match timeout_at(end, stream.read_buf(read)).await {
         Ok(Ok(1..)) => Came::More,
         Ok(Ok(0)) | Err(_) => Came::Nothing,
         Ok(Err(_)) => Came::End,

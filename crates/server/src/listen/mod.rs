@@ -11,13 +11,14 @@ mod stall;
 mod tls;
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -278,7 +279,7 @@ impl Connection {
         watcher: Watcher,
     ) {
         let hangup = Hangup::default();
-        let connection = http1::Builder::new()
+        let mut connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.patience.head)
             .max_buf_size(MAX_HEAD_BYTES)
@@ -286,7 +287,11 @@ impl Connection {
                 TokioIo::new(stream),
                 service_fn(|request| self.answer(request, &hangup, None)),
             );
-        until_hung_up(hangup.asked(), Box::pin(watcher.watch(connection))).await;
+        // A request that was read already is begun before anybody looks whether the server stops, and finished then.
+        let begun = poll_fn(|context| Poll::Ready(Pin::new(&mut connection).poll(context))).await;
+        if begun.is_pending() {
+            until_hung_up(hangup.asked(), Box::pin(watcher.watch(connection))).await;
+        }
     }
 
     async fn serve_http2(

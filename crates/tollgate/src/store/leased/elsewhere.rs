@@ -6,13 +6,13 @@ use smallvec::SmallVec;
 use tollgate_core::lease::{Parting, is_lent};
 use tollgate_core::limit::Algorithm;
 use tollgate_core::rule::Consistency;
-use tollgate_core::{Hit, Hits, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Hit, Hits, Mark, Micros, Timestamp, Verdict, Verdicts};
 
 use super::charge::{Next, ROUNDS, is_over, of, places};
 use super::desk::KeyHash;
 use super::{Shared, is_exact, is_local, temper};
 use crate::reserve::ReservationId;
-use crate::store::{Due, Store as _, StoreError};
+use crate::store::{About, Difference, Due, NoteName, Store as _, StoreError};
 
 impl Shared {
     /// What Redis says, and what is held here.
@@ -56,7 +56,7 @@ impl Shared {
         self.tell(hits).await?;
         let now = self.redis.redis_time();
         let ways: SmallVec<[Way; 4]> =
-            hits.iter().zip(charged).map(|(hit, charged)| Way::of(hit, charged, now)).collect();
+            hits.iter().zip(charged).map(|(hit, charged)| Way::of(hit, charged.mark, now)).collect();
         let by = |wanted: Way| -> (Hits<'_>, Verdicts) {
             let such = hits.iter().zip(charged).zip(&ways).filter(|(_, way)| **way == wanted);
             such.map(|((hit, verdict), _)| (hit.clone(), *verdict)).unzip()
@@ -86,14 +86,38 @@ impl Shared {
         due: &[Due<'_>],
         ttl: Micros,
     ) -> Result<Vec<u64>, StoreError> {
-        let (local, others): (Vec<_>, Vec<_>) = due.iter().cloned().partition(|due| is_local(&due.hit));
+        let (local, mut others): (Vec<_>, Vec<_>) = due.iter().cloned().partition(|due| is_local(&due.hit));
         let hits: Hits<'_> = others.iter().map(|due| due.hit.clone()).collect();
         self.tell(&hits).await?;
+        let now = self.redis.redis_time();
+        for Due { hit, difference } in &mut others {
+            if matches!(*difference, Difference::Rest(mark) if Way::of(hit, mark, now) == Way::Newest) {
+                *difference = Difference::Newest;
+            }
+        }
         let mut there = self.redis.settle(reservation, &others, ttl).await?.into_iter();
-        let mut here = self.shares.settle(reservation, &local, ttl).await?.into_iter();
+        let mut here = self.settle_shares(reservation, &local, ttl).await?.into_iter();
         self.forget_refusals(&hits);
-        let in_order = due.iter().filter_map(|due| if is_local(&due.hit) { here.next() } else { there.next() });
+        let in_order =
+            due.iter().filter_map(|due| if is_local(&due.hit) { here.next() } else { there.next() });
         Ok(in_order.collect())
+    }
+
+    /// This node's shares, if no other node has settled its own: a fleet does it once.
+    async fn settle_shares(
+        &self,
+        reservation: ReservationId,
+        due: &[Due<'_>],
+        ttl: Micros,
+    ) -> Result<Vec<u64>, StoreError> {
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (name, mine) = (NoteName { reservation, about: About::Receipt }, self.node.0.to_le_bytes());
+        match self.redis.keep(name, &mine, ttl).await? {
+            Some(first) if first != mine => Ok(due.iter().map(|due| due.hit.demand.cost).collect()),
+            _ => self.shares.settle(reservation, due, ttl).await,
+        }
     }
 
     /// Tells Redis what was spent of these hits' leases.
@@ -218,11 +242,11 @@ enum Way {
 }
 
 impl Way {
-    fn of(hit: &Hit<'_>, charged: &Verdict, now: Timestamp) -> Self {
+    fn of(hit: &Hit<'_>, mark: Mark, now: Timestamp) -> Self {
         match hit.limit.algorithm() {
             _ if is_local(hit) => Way::Share,
             Algorithm::SlidingWindowLog { window, .. }
-                if temper(hit).is_some() && charged.mark.at.after(*window) > now =>
+                if temper(hit).is_some() && mark.at.after(*window) > now =>
             {
                 Way::Newest
             }

@@ -136,7 +136,9 @@ impl Shares {
         let own: Vec<Due<'_>> = with_share
             .map(|(due, limit)| Due { hit: under(limit, &due.hit), difference: due.difference })
             .collect();
-        let mut moved = self.buckets.settle(reservation, &own, ttl).await?.into_iter();
+        let moved =
+            if own.is_empty() { Vec::new() } else { self.buckets.settle(reservation, &own, ttl).await? };
+        let mut moved = moved.into_iter();
         Ok(shares.iter().map(|share| share.as_ref().and_then(|_| moved.next()).unwrap_or(0)).collect())
     }
 

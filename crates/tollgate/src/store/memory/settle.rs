@@ -30,12 +30,14 @@ impl MemoryStore {
     fn settle_one(&self, due: &Due<'_>) -> u64 {
         match due.difference {
             Difference::Missing => self.debit(&due.hit),
-            Difference::Rest(mark) => {
-                let undo = Operation::Undo(mark);
-                self.run(slice::from_ref(&due.hit), undo, &mut Verdicts::new());
-                due.hit.demand.cost
-            }
+            Difference::Rest(mark) => self.give_back(&due.hit, Operation::Undo(mark)),
+            Difference::Newest => self.give_back(&due.hit, Operation::Refund),
         }
+    }
+
+    fn give_back(&self, hit: &Hit<'_>, operation: Operation) -> u64 {
+        self.run(slice::from_ref(hit), operation, &mut Verdicts::new());
+        hit.demand.cost
     }
 
     /// Takes as much of a hit's cost as there is.

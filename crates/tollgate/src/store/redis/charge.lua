@@ -5,7 +5,7 @@
 --
 -- KEYS      the bucket of each hit
 -- ARGV[1]   charge, peek, refund, undo, reset, lease, roll (below), or debit: a charge of as much of the cost as there
---           is. `undo once` and `debit once` have one hit and a second key, the receipt: where it is there, nothing is
+--           is. `undo once`, `refund once` and `debit once` have one hit and a second key, the receipt: where it is, nothing is
 --           done, and what it says is the answer
 -- ARGV[2]   microseconds since the epoch where time is injected; empty: Redis' own clock
 -- ARGV[2+i] hit i: algorithm, shadow, cost, patience, and the numbers of its limit (each branch below says which)
@@ -37,7 +37,7 @@ local STEP, CHANGE = 1, 2   -- what is written: only that the clock went back, o
 
 local verb, injected = ARGV[1], ARGV[2] ~= ''
 local receipt
-if verb == 'undo once' or verb == 'debit once' then
+if verb == 'undo once' or verb == 'refund once' or verb == 'debit once' then
   verb, receipt = verb:sub(1, -6), table.remove(KEYS)
 end
 local now
