@@ -58,7 +58,7 @@ impl FirstScreen<'_> {
         writeln!(out, "\nWhich rules a request meets, and why:\n\n  {next}")?;
         let legend = asks.legend();
         if !legend.is_empty() {
-            writeln!(out, "\nThere you put in for\n\n  {}", legend.join("\n  "))?;
+            writeln!(out, "\nIn these commands\n\n  {}", legend.join("\n  "))?;
         }
         out.flush()?;
         Ok(())
@@ -245,7 +245,7 @@ mod tests {
             asks.of_tollgate(),
             " --server-ca ca.pem --server-cert client.pem --server-key client.key --token-file /etc/tollgate/tokens"
         );
-        assert!(asks.legend()[2].ends_with("one of the tokens in 'check tokens'"));
+        assert!(asks.legend()[2].ends_with("is one of the tokens in 'check tokens'"));
     }
 
     #[tokio::test]

@@ -41,11 +41,13 @@ impl Asks<'_> {
 
     /// What stands for something else in them, a line each.
     pub(super) fn legend(&self) -> Vec<String> {
-        let authority = self.tls.then(|| "ca.pem      the authority that vouches for the server".to_owned());
+        let authority =
+            self.tls.then(|| "ca.pem      is the authority that vouches for the server".to_owned());
         let certificate = self
             .certificate
-            .then(|| "client.pem  a certificate that the server accepts, client.key its key".to_owned());
-        let token = self.check_tokens.map(|file| format!("TOKEN       one of the tokens in {}", shown(file)));
+            .then(|| "client.pem  is a certificate that the server accepts, client.key its key".to_owned());
+        let token =
+            self.check_tokens.map(|file| format!("$TOKEN      is one of the tokens in {}", shown(file)));
         [authority, certificate, token].into_iter().flatten().collect()
     }
 }
