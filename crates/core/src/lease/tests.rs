@@ -314,7 +314,7 @@ fn one_call_answers_all_who_wait_for_it_however_late_they_look() {
         };
         assert!(!verdict.allowed);
     }
-    assert_eq!(spend(&mut holding, 1, 250_000), Step::Exact, "whoever comes later asks for himself");
+    assert_eq!(spend(&mut holding, 1, 250_000), Step::Exact, "whoever comes later asks anew");
 }
 
 #[test]
