@@ -50,7 +50,7 @@ struct Desk {
 }
 
 pub(crate) struct Node {
-    id: NodeId,
+    pub(crate) id: NodeId,
     limits: Vec<Limit>,
     desks: Vec<Desk>,
     sequence: u64,

@@ -80,11 +80,12 @@ impl Store {
         Some((loan, verdict))
     }
 
-    /// The invariant: what is used leaves room for what is out on lease. Answers what is out.
-    pub(crate) fn check(&self, key: usize, now: i64) -> u64 {
+    /// The invariant: what is used leaves room for what is out on lease. Answers what is out, and to whom.
+    pub(crate) fn check(&self, key: usize, now: i64) -> Ledger {
         let (limit, clock) = (&self.limits[key], self.clock(now));
         let bucket = self.open(key, now);
         let (available, out) = (bucket.remaining(), bucket.outstanding());
+        let ledger = bucket.ledger().clone();
         let unused = bucket.close().map_or(limit.capacity(), |(state, _)| {
             Bucket::open(limit, Some(state), clock, Window::Own).remaining() // without the ledger
         });
@@ -94,7 +95,7 @@ impl Store {
             available + out == unused || weighs_more,
             "of {limit}: {available} available, {out} out, {unused} unused"
         );
-        out
+        ledger
     }
 
     pub(crate) fn replicate(&mut self) {

@@ -19,7 +19,7 @@ const DEADLINE: i64 = 50_000;
 const SWEEP: i64 = 50_000;
 
 /// Limits that nodes compete for.
-const LIMITS: [&str; 17] = [
+const LIMITS: [&str; 19] = [
     "100/s burst 20",
     "1000/s burst 1000",
     "10/s burst 500",
@@ -30,8 +30,10 @@ const LIMITS: [&str; 17] = [
     "200 every 1s",
     "fixed 100/s",
     "fixed 30/250ms",
+    "fixed 60/40ms",
     "counter 100/s",
     "counter 40/300ms",
+    "counter 80/50ms",
     "log 100/s",
     "log 40/300ms",
     "200/s queue 30",
@@ -122,6 +124,8 @@ pub(crate) struct World {
     store_is_away: bool,
     /// The store's clock was set.
     stepped: bool,
+    /// What most messages take at most.
+    slowest: i64,
     loss_permille: u64,
     double_permille: u64,
     /// So many requests meet another limit, which is asked elsewhere and refuses about half of them.
@@ -151,6 +155,7 @@ impl World {
             cut_off: Vec::new(),
             store_is_away: false,
             stepped: false,
+            slowest: random.choose(&[1_500, 1_500, 10_000, 30_000]),
             loss_permille: random.choose(&[0, 0, 10, 100]),
             double_permille: random.choose(&[0, 50, 300]),
             tiers_permille: random.choose(&[0, 200, 1_000]),
@@ -193,9 +198,13 @@ impl World {
     /// The invariant: in the store's books, and in every purse.
     fn check(&self) {
         for key in 0..self.store.limits.len() {
-            let out = self.store.check(key, self.now);
-            let held: u64 = self.nodes.iter().map(|node| node.held(key, self.now)).sum();
-            assert!(self.faults.losses || held <= out, "nodes hold {held}, the store knows of {out}");
+            let ledger = self.store.check(key, self.now);
+            for node in &self.nodes {
+                let held = node.held(key, self.now);
+                let known = ledger.leases().iter().find(|lease| lease.node == node.id);
+                let out = known.map_or(0, |lease| lease.tokens);
+                assert!(self.faults.losses || held <= out, "a node holds {held}, the store knows of {out}");
+            }
         }
     }
 
@@ -280,8 +289,8 @@ impl World {
         for (cost, taken) in outcome.taken {
             if !self.random.permille(self.tiers_permille) {
                 self.admit(key, now, cost);
-            } else if let Some(delay) = self.delay(node) {
-                let life = self.lives[node];
+            } else {
+                let (life, delay) = (self.lives[node], self.random.between(50, 60_000));
                 self.after(delay, Event::Elsewhere { node, life, key, cost, taken, at: now });
             }
         }
@@ -321,7 +330,7 @@ impl World {
         Some(match self.random.next() % 200 {
             0 => self.random.between(100_000, 3_000_000),
             1..=5 => self.random.between(5_000, 80_000),
-            _ => self.random.between(50, 1_500),
+            _ => self.random.between(50, self.slowest),
         })
     }
 
