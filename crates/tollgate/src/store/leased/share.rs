@@ -51,7 +51,7 @@ impl Shares {
         let mut roll = self.roll.subscribe();
         match timeout_at(deadline, roll.wait_for(Option::is_some)).await {
             Ok(Ok(outcome)) => outcome.clone().unwrap_or(Ok(())),
-            Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
+            Ok(Err(_)) | Err(_) => Err(StoreError::Timeout.unsent()),
         }
     }
 
