@@ -12,11 +12,12 @@ use crate::{node_with, warm_with};
 
 const FEW: u64 = 5;
 
-/// The order of the tiers: exact, leased, exact.
+/// The order of the tiers: exact, leased, exact, and one more beside the leased one.
 const TIERS: &str = "rules:
   - { name: user, key: 'user:{user_id}', limit: 1/d burst 5, on_store_failure: open }
   - { name: pool, key: 'pool:{pool}', limit: 1/d burst 100000, consistency: leased, on_store_failure: open }
-  - { name: device, key: 'device:{device}', limit: 1/d burst 1000, on_store_failure: open }";
+  - { name: device, key: 'device:{device}', limit: 1/d burst 1000, on_store_failure: open }
+  - { name: pool-day, key: 'pool:{pool}', limit: 1/d burst 104000, on_store_failure: open }";
 
 struct Caller {
     user: String,

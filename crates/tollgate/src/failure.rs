@@ -21,6 +21,8 @@ use tollgate_core::{
 use crate::limiter::Verb;
 use crate::store::{Bounds, MemoryStore, Store, StoreError};
 
+/// So often the rest of a store is asked: each time without what was missed before.
+const TRIES: usize = 2;
 /// When to ask again whether a closed rule's store is back.
 const ASK_AGAIN: Micros = Micros::new(1_000_000);
 const POLICIES: [FailurePolicy; 3] = [FailurePolicy::Open, FailurePolicy::Closed, FailurePolicy::Local];
@@ -74,15 +76,23 @@ impl Failure {
         };
         // What a closed rule refuses is charged to nobody, neither there nor to a share.
         let if_open = |lost: &[bool], verb| if closed(lost) { Verb::Peek } else { verb };
-        let rest = match Rest::ask(store, limited, &lost, decided(&error), if_open(&lost, verb)).await {
-            Ok(rest) => rest,
-            Err(lost_too) => {
-                in_doubt |= lost_too.is_in_doubt();
-                error = lost_too;
-                lost.fill(true); // asked a third time, a caller would wait for ever
-                Rest::default()
+        let (mut said, mut rest) = (decided(&error).to_vec(), Rest::default());
+        for tries in 1..=TRIES {
+            match Rest::ask(store, limited, &lost, &said, if_open(&lost, verb)).await {
+                Ok(left) => {
+                    rest = left;
+                    break;
+                }
+                Err(missed) => {
+                    in_doubt |= missed.is_in_doubt();
+                    said.extend_from_slice(decided(&missed));
+                    // Asked on and on, a caller would wait for ever.
+                    let too = if tries < TRIES { self::lost(&missed, lost.len()) } else { all(lost.len()) };
+                    lost.iter_mut().zip(too).for_each(|(lost, too)| *lost |= too);
+                    error = missed;
+                }
             }
-        };
+        }
         let verb = if rest.passes() { if_open(&lost, verb) } else { Verb::Peek };
         let shares = self.shares(store, rules, request, (limited, &lost), verb).await;
         let refuses = |(place, verdict): (usize, &Verdict)| enforces(place) && !verdict.allowed;
@@ -172,8 +182,12 @@ impl Failure {
 fn lost(error: &StoreError, hits: usize) -> SmallVec<[bool; 4]> {
     match error {
         StoreError::Part { lost, .. } => (0..hits).map(|place| lost.contains(&place)).collect(),
-        _ => SmallVec::from_elem(true, hits),
+        _ => all(hits),
     }
+}
+
+fn all(hits: usize) -> SmallVec<[bool; 4]> {
+    SmallVec::from_elem(true, hits)
 }
 
 /// The hits on trial that were decided before a part was missed, and what was said to them.
@@ -203,14 +217,16 @@ impl<'h> Rest<'h> {
         let said = |at: usize| decided.iter().find(|(place, _)| *place == at).map(|(_, verdict)| *verdict);
         let left: SmallVec<[usize; 4]> = (0..lost.len()).filter(|at| !lost[*at]).collect();
         let unsaid = left.iter().filter(|at| said(**at).is_none());
-        let hits: SmallVec<[Hit<'h>; 4]> = unsaid.map(|at| limited.hits[*at].clone()).collect();
+        let asked: SmallVec<[usize; 4]> = unsaid.copied().collect();
+        let hits: SmallVec<[Hit<'h>; 4]> = asked.iter().map(|at| limited.hits[*at].clone()).collect();
         let mut verdicts = Verdicts::new();
         if !hits.is_empty() {
-            match verb {
-                Verb::Check => store.charge(&hits, &mut verdicts).await?,
-                Verb::Peek => store.peek(&hits, &mut verdicts).await?,
-                Verb::Refund => store.refund(&hits, &mut verdicts).await?,
+            let answer = match verb {
+                Verb::Check => store.charge(&hits, &mut verdicts).await,
+                Verb::Peek => store.peek(&hits, &mut verdicts).await,
+                Verb::Refund => store.refund(&hits, &mut verdicts).await,
             };
+            answer.map_err(|error| error.at(&asked, lost.len()))?;
         }
         let mut verdicts = verdicts.into_iter();
         let verdict = |at: &usize| said(*at).or_else(|| verdicts.next());

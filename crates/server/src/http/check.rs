@@ -218,7 +218,7 @@ impl<'r, 'a> Decided<'r, 'a> {
         if prefer == Prefer::Always200 {
             written.field(APPLIED.as_str(), STATUS_200);
         }
-        written.end(&self.body().to_json());
+        written.end(&self.body().to_json(), app.limiter.clock().now());
     }
 
     fn status(&self, prefer: Prefer) -> StatusCode {

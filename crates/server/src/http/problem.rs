@@ -7,6 +7,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+use tollgate::Timestamp;
 use utoipa::{IntoResponses, ToSchema};
 
 use super::json_path::{place_at, too_deep};
@@ -133,13 +134,13 @@ impl Problem {
     }
 
     /// The whole answer, as HTTP/1.1 has it.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, now: Timestamp, out: &mut Vec<u8>) {
         let mut written = Written::new(self.0.problem.status(), out);
         written.field(CONTENT_TYPE.as_str(), KIND);
         if let Some(seconds) = self.0.retry_after {
             written.number(RETRY_AFTER.as_str(), seconds);
         }
-        written.end(&self.to_json());
+        written.end(&self.to_json(), now);
     }
 
     /// Work that was given up on.

@@ -2,9 +2,12 @@
 
 use std::cell::RefCell;
 use std::io::Write as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::http::StatusCode;
+use tollgate::Timestamp;
+
+use crate::record::second_of;
 
 /// An answer that is being written: its head first, then its body.
 pub(super) struct Written<'o>(&'o mut Vec<u8>);
@@ -31,20 +34,20 @@ impl<'o> Written<'o> {
         let _ = write!(self.0, "{name}: {value}\r\n");
     }
 
-    pub(super) fn end(mut self, body: &[u8]) {
+    pub(super) fn end(mut self, body: &[u8], now: Timestamp) {
         self.number("content-length", u64::try_from(body.len()).unwrap_or(u64::MAX));
-        with_date(|date| self.field("date", date));
+        with_date(now, |date| self.field("date", date));
         self.0.extend_from_slice(b"\r\n");
         self.0.extend_from_slice(body);
     }
 }
 
 /// The date as HTTP has it, written once a second.
-fn with_date(use_it: impl FnOnce(&str)) {
+fn with_date(now: Timestamp, use_it: impl FnOnce(&str)) {
     thread_local! {
         static DATE: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
     }
-    let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let second = second_of(now);
     DATE.with_borrow_mut(|(known, date)| {
         if *known != second || date.is_empty() {
             (*known, *date) = (second, httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second)));

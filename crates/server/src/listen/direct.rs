@@ -120,7 +120,7 @@ impl Direct<'_> {
             AssertUnwindSafe(Box::pin(app.write_check(body, prefer, answers))).catch_unwind().await;
         answered.unwrap_or_else(|_| {
             answers.truncate(before);
-            panicked(self.traffic).write(answers);
+            panicked(self.traffic).write(app.limiter().clock().now(), answers);
             true
         })
     }

@@ -232,7 +232,6 @@ impl StoreError {
     }
 
     /// The same of a request in which what was asked stands at these places, of so many: what was not asked is not lost.
-    #[cfg(feature = "redis")]
     pub(crate) fn at(self, places: &[usize], of: usize) -> Self {
         match self {
             StoreError::Part { error, lost, decided } => {
@@ -262,7 +261,6 @@ impl StoreError {
     }
 
     /// A part with these places is away.
-    #[cfg(feature = "redis")]
     pub(crate) fn part(error: StoreError, lost: Vec<usize>) -> Self {
         StoreError::Part { error: Box::new(error), lost, decided: Vec::new() }
     }
