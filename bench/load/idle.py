@@ -1,4 +1,5 @@
-"""Opens so many connections to HOST:PORT, lets each ask once, keeps them, and tells how much a process grew by.
+"""Opens so many connections to HOST:PORT, lets each ask once, keeps them, and tells how much a process grew by: for
+checks, and for what hyper answers.
 
 usage: idle.py HOST:PORT PID CONNECTIONS
 """
@@ -7,23 +8,29 @@ import resource
 import socket
 import sys
 
-ASK = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+BODY = b'{"attributes": {}}'
+ASKS = {
+    "a check": b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY),
+    "GET /livez": b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n",
+}
 
 
 def main():
     (host, port), pid, count = sys.argv[1].rsplit(":", 1), sys.argv[2], int(sys.argv[3])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    before = resident_kb(pid)
-    kept = []
-    for _ in range(count):
-        connection = socket.create_connection((host, int(port)), timeout=10)
-        connection.sendall(ASK)
-        if b" 200 " not in connection.recv(4096):
-            sys.exit(f"connection {len(kept) + 1} got no answer")
-        kept.append(connection)
-    grown = resident_kb(pid) - before
-    print(f"{count:,} idle connections: {grown / 1000:.1f} MB more, {grown * 1000 / count / 1000:.1f} kB each")
+    kept, told = [], []
+    for name, ask in ASKS.items():
+        before = resident_kb(pid)
+        for _ in range(count):
+            connection = socket.create_connection((host, int(port)), timeout=10)
+            connection.sendall(ask)
+            if b" 200 " not in connection.recv(4096):
+                sys.exit(f"connection {len(kept) + 1} got no answer")
+            kept.append(connection)
+        grown = resident_kb(pid) - before
+        told.append(f"{grown / 1000:.1f} MB more after {name}, {grown / count:.1f} kB each")
+    print(f"{count:,} idle connections: {'; '.join(told)}")
 
 
 def resident_kb(pid):
