@@ -179,7 +179,7 @@ impl App {
     }
 
     /// Remembers a decision for whoever looks at `/v1/decisions`, `/v1/stats` and `/v1/events`: the request as it was
-    /// decided ([`Answer::request`]), under its name, and how long the limiter took. It costs less than a microsecond.
+    /// decided ([`Answer::request`]), under its name, and how long the limiter took. It costs about a microsecond.
     pub fn record(&self, request: &Descriptor<'_>, answer: &Answer, id: &str, cost: u64, took: Duration) {
         telemetry::tell_span(answer, id);
         let now = self.limiter.clock().now();

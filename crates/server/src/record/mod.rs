@@ -7,7 +7,7 @@
 //! now and then: the newest of the ring and the counts -> events -> GET /v1/events
 //! ```
 //!
-//! A decision pays some hundreds of nanoseconds for it and allocates nothing. Everything has a bound.
+//! A decision pays about a microsecond for it and allocates nothing. Everything has a bound.
 
 mod blob;
 mod latency;
