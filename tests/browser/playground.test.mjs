@@ -16,15 +16,17 @@ const status = (page, text) => part(page, 'The last answer').getByText(text, { e
 const left = (page, text) => part(page, 'The bucket').getByText(text).first().waitFor();
 
 test('requests reach a 429 with its headers and its countdown, and pass again after it', () =>
-  onPage(browser, server, at('token_bucket', '1/s burst 3'), async (page) => {
+  onPage(browser, server, at('token_bucket', '30/min burst 3'), async (page) => {
     await left(page, '3 of 3 left');
     for (let sent = 0; sent < 3; sent += 1) await press(page);
     await part(page, 'The bucket').getByText('3 allowed').waitFor();
-    await press(page);
-    await status(page, '429 Too Many Requests');
+    // A slow machine gives a token back between two of them.
+    const refused = part(page, 'The last answer').getByText('429 Too Many Requests', { exact: true });
+    for (let sent = 0; sent < 20 && !await refused.isVisible(); sent += 1) await press(page);
+    await refused.waitFor();
     const headers = await page.getByLabel('Headers of the last answer').textContent();
-    for (const name of ['retry-after: 1', 'x-ratelimit-limit: 3', 'x-ratelimit-remaining: 0', 'ratelimit-policy: ']) {
-      assert.ok(headers.includes(name), `${name} in ${headers}`);
+    for (const wanted of [/retry-after: [12]\b/, /x-ratelimit-limit: 3/, /x-ratelimit-remaining: 0/, /ratelimit-policy: /]) {
+      assert.match(headers, wanted);
     }
     await page.getByText('Would pass now.').waitFor();
     await press(page);
