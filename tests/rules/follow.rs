@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tollgate::rules::{Follower, RuleSource, RulesReport, RulesStatus, SnapshotFile, SourceError};
 use tollgate::sql::Database;
 use tollgate::{Clock, Descriptor, Limiter, MemoryStore};
+use tollgate_tests::poll;
 use tollgate_tests::postgres::Postgres;
 use tollgate_tests::scratch::Scratch;
 
@@ -59,12 +60,7 @@ impl Drop for Followed {
 }
 
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let clock = Clock::system();
-    let deadline = clock.now().after(PATIENCE.into());
-    while !is_so() {
-        assert!(clock.now() < deadline, "waited {PATIENCE:?} until {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    poll::until(what, async || is_so().then_some(())).await;
 }
 
 fn file(name: &str) -> String {

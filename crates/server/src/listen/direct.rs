@@ -16,6 +16,7 @@ use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, timeout_at};
+use tollgate::Timestamp;
 
 use super::{MAX_HEAD_BYTES, Traffic, panicked};
 use crate::http::{App, MAX_BODY_BYTES, Prefer};
@@ -118,11 +119,14 @@ impl Direct<'_> {
         // On the heap only while it lasts: most connections wait.
         let answered =
             AssertUnwindSafe(Box::pin(app.write_check(body, prefer, answers))).catch_unwind().await;
-        answered.unwrap_or_else(|_| {
-            answers.truncate(before);
-            panicked(self.traffic).write(app.limiter().clock().now(), answers);
-            true
-        })
+        answered.unwrap_or_else(|_| self.own_up(app.limiter().clock().now(), before, answers))
+    }
+
+    /// Puts what is said of a panic in the place of what it left of an answer.
+    fn own_up(&self, now: Timestamp, before: usize, answers: &mut Vec<u8>) -> bool {
+        answers.truncate(before);
+        panicked(self.traffic).write(now, answers);
+        true
     }
 
     /// Waits for the next request, as long as one may be silent.
@@ -275,6 +279,21 @@ mod tests {
         ] {
             assert_eq!(look(other.as_bytes()), Seen::Other, "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_panic_takes_the_place_of_its_own_answer_only() {
+        let traffic = Traffic::default();
+        let direct = Direct { app: None, traffic: &traffic, silence: HASTE };
+        let mut answers = b"whole|half".to_vec();
+        assert!(direct.own_up(Timestamp::from_micros(0), "whole|".len(), &mut answers));
+        let text = String::from_utf8(answers).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("whole|HTTP/1.1 500 Internal Server Error\r\n"), "{head}");
+        assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head}");
+        assert!(head.ends_with("date: Thu, 01 Jan 1970 00:00:00 GMT"), "{head}");
+        assert!(body.contains("something went wrong here"), "{body}");
+        assert_eq!(traffic.panics.load(Ordering::Relaxed), 1);
     }
 
     #[test]
