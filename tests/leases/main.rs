@@ -4,10 +4,8 @@
 
 mod changes;
 mod cluster;
-mod fleet;
 mod held;
 mod outages;
-mod process;
 mod shares;
 mod undone;
 mod waits;

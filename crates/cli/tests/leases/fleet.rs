@@ -1,0 +1,135 @@
+//! Nodes, and those who ask them.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tollgate_tests::poll;
+use tollgate_tests::scratch::Scratch;
+use tollgate_tests::signals::Signal;
+
+use crate::log::{Admission, Log, now, promised};
+use crate::support::{Connection, Served, body, status};
+
+/// Requests under way at once at each node, and the pause of each before its next.
+const ASKERS: usize = 4;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Some nodes that are asked as fast as they may be.
+pub(crate) struct Fleet {
+    limit: &'static str,
+    rules: Scratch,
+    /// Where each node finds its Redis.
+    urls: Vec<String>,
+    nodes: Vec<Node>,
+    log: Arc<Log>,
+    ends: Arc<AtomicBool>,
+    /// Those who ask, also those of nodes that are gone.
+    askers: Vec<JoinHandle<()>>,
+}
+
+struct Node {
+    process: Served,
+    /// Its number in the log.
+    number: usize,
+}
+
+impl Fleet {
+    pub(crate) async fn start(limit: &'static str, urls: Vec<String>) -> Self {
+        let rules = Scratch::new("leases");
+        let text = format!(
+            "rules: [{{ key: global, limit: {limit}, consistency: leased, on_store_failure: closed }}]"
+        );
+        fs::write(rules.path().join("rules.yaml"), text).unwrap();
+        let (log, ends) = (Arc::default(), Arc::default());
+        let mut fleet = Fleet { limit, rules, urls, nodes: Vec::new(), log, ends, askers: Vec::new() };
+        for place in 0..fleet.urls.len() {
+            let node = fleet.node(place).await;
+            fleet.nodes.push(node);
+        }
+        fleet.until_all_admit().await;
+        fleet
+    }
+
+    /// A new node at this place, that is asked already.
+    async fn node(&mut self, place: usize) -> Node {
+        let (url, rules) = (self.urls[place].clone(), self.rules.path().join("rules.yaml"));
+        let start = move || Served::start(&["--rules", rules.to_str().unwrap(), "--store", &url]);
+        let process = tokio::task::spawn_blocking(start).await.unwrap();
+        let number = self.log.add_node();
+        for _ in 0..ASKERS {
+            let (log, ends, connection) =
+                (Arc::clone(&self.log), Arc::clone(&self.ends), process.keep_alive());
+            self.askers.push(thread::spawn(move || ask(number, connection, &log, &ends)));
+        }
+        Node { process, number }
+    }
+
+    /// Waits until every node that is there has admitted something more.
+    pub(crate) async fn until_all_admit(&self) {
+        let before = self.log.by_node();
+        poll::until("all nodes to admit", async || {
+            let now = self.log.by_node();
+            self.nodes.iter().all(|node| now[node.number] > before[node.number]).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn until_admitted(&self, count: u64) {
+        poll::until("the fleet to admit", async || (self.log.admitted() >= count).then_some(())).await;
+    }
+
+    /// Lets it go on for at least so long: until as many are admitted as the limit lets pass in no less.
+    pub(crate) async fn go_on_for(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap();
+        self.until_admitted(self.log.admitted() + promised(self.limit, micros)).await;
+    }
+
+    pub(crate) fn signal(&self, place: usize, signal: Signal) {
+        signal.send(self.nodes[place].process.pid());
+    }
+
+    /// Kills a node and starts another in its place.
+    pub(crate) async fn replace(&mut self, place: usize) {
+        self.signal(place, Signal::Kill);
+        self.nodes[place] = self.node(place).await;
+    }
+
+    /// Nobody asks any more, and every node stops as it should, having decided on leases.
+    pub(crate) async fn end(self) -> Arc<Log> {
+        self.ends.store(true, Ordering::Relaxed);
+        let log = Arc::clone(&self.log);
+        let stop = move || {
+            self.askers.into_iter().for_each(|asker| asker.join().expect("an asker reads what it expects"));
+            for Node { process, .. } in self.nodes {
+                let metrics = body(&process.get("/metrics"));
+                let local = metrics
+                    .lines()
+                    .find_map(|line| line.strip_prefix(r#"tollgate_lease_decisions_total{by="held"} "#));
+                assert!(local.is_some_and(|count| count != "0"), "hardly a lease was used: {metrics}");
+                process.stop();
+            }
+        };
+        tokio::task::spawn_blocking(stop).await.unwrap();
+        log
+    }
+}
+
+/// Asks one node again and again, until the test or the node ends.
+fn ask(node: usize, mut connection: Connection, log: &Log, ends: &AtomicBool) {
+    while !ends.load(Ordering::Relaxed) {
+        let asked = now();
+        let Ok(answer) = connection.ask("POST", "/v1/check", r#"{"attributes": {}}"#) else { return };
+        match status(&answer) {
+            200 => {
+                assert!(body(&answer).contains(r#""degraded":null"#), "closed lets nothing pass: {answer}");
+                log.note(node, Admission { asked, knew: now() });
+            }
+            429 | 503 => {}
+            _ => panic!("what is that? {answer}"),
+        }
+        thread::park_timeout(PAUSE);
+    }
+}
