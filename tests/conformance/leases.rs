@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate::core::algorithm::{Answer, Demand, State, Window};
-use tollgate::core::lease::{Call, LeasedBucket, Ledger, NodeId};
-use tollgate::core::limit::{Calendar, CalendarUnit, Opening, Phase, Ticks};
+use tollgate::core::lease::{Call, LeasedBucket, Ledger, Loan, MOST_HOLDERS, NodeId, Written};
+use tollgate::core::limit::{Algorithm, Calendar, CalendarUnit, Opening, Phase, Ticks};
 use tollgate::core::{Enforcement, Hit, Space, Verdict, Verdicts};
 use tollgate::{Clock, Limit, Micros, RedisStore, Store as _, Timestamp};
 use tollgate_tests::random::Random;
@@ -16,45 +16,81 @@ const STEPS: u64 = 60;
 
 /// What the store keeps, by the book.
 struct Book {
-    limit: Limit,
     window: Window,
     kept: Option<(State, Ledger)>,
 }
 
 impl Book {
-    fn open(&self, now: Timestamp) -> LeasedBucket<'_> {
+    fn open<'l>(&self, limit: &'l Limit, now: Timestamp) -> LeasedBucket<'l> {
         let (state, ledger) = match self.kept.clone() {
             Some((state, ledger)) => (Some(state), ledger),
             None => (None, Ledger::default()),
         };
-        LeasedBucket::open(&self.limit, state, ledger, now, self.window)
+        LeasedBucket::open(limit, state, ledger, now, self.window)
     }
 
-    fn charge(&mut self, cost: u64, now: Timestamp) -> Verdict {
-        let mut bucket = self.open(now);
+    fn write(&mut self, written: Written) {
+        if let Written::All(kept) = written {
+            self.kept = kept;
+        }
+    }
+
+    fn charge(&mut self, limit: &Limit, cost: u64, now: Timestamp) -> Verdict {
+        let mut bucket = self.open(limit, now);
         let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
         if answer.allowed() {
             bucket.take(cost);
         }
-        let (verdict, stepped) = (bucket.verdict(answer), bucket.stepped());
-        if answer.allowed() && cost > 0 {
-            self.kept = bucket.close();
-        } else if stepped && cost > 0 {
-            self.kept = Some(bucket.close_shifted());
+        let verdict = bucket.verdict(answer);
+        if cost > 0 {
+            self.write(bucket.written());
         }
         verdict
     }
 
-    fn refund(&mut self, cost: u64, now: Timestamp) -> Verdict {
-        let mut bucket = self.open(now);
-        if self.kept.is_some() && cost > 0 {
+    fn refund(&mut self, limit: &Limit, cost: u64, now: Timestamp) -> Verdict {
+        let mut bucket = self.open(limit, now);
+        let refunds = self.kept.is_some() && cost > 0;
+        if refunds {
             bucket.refund(cost);
-            let verdict = bucket.verdict(Answer::Pass { delay: Micros::ZERO });
-            self.kept = bucket.close();
-            return verdict;
         }
-        bucket.verdict(Answer::Pass { delay: Micros::ZERO })
+        let verdict = bucket.verdict(Answer::Pass { delay: Micros::ZERO });
+        if refunds {
+            self.write(bucket.written());
+        }
+        verdict
     }
+
+    fn lend(&mut self, limit: &Limit, call: &Call, now: Timestamp) -> Option<(Loan, Verdict)> {
+        let mut bucket = self.open(limit, now);
+        let loan = bucket.lend(call)?;
+        let verdict = bucket.verdict_on_loan(call, loan);
+        self.write(bucket.written_by_lending());
+        Some((loan, verdict))
+    }
+}
+
+/// The same limit with other numbers, as after a change of its rule.
+fn changed(limit: &Limit, random: &mut Random) -> Limit {
+    let other = random.between(1, 90).unsigned_abs();
+    let period = limit.period();
+    match limit.algorithm() {
+        Algorithm::TokenBucket(_) => {
+            let period = random.choose(&[period, Micros::new(300_000), Micros::new(1_000_000)]);
+            Limit::token_bucket(random.between(1, 200).unsigned_abs(), period, other)
+        }
+        Algorithm::TokenBucketInterval(refill) => {
+            Limit::interval(3, refill.interval(), other, refill.ticks())
+        }
+        Algorithm::FixedWindow { window, phase, .. } => Limit::fixed_window(other, *window, phase.clone()),
+        Algorithm::SlidingWindowLog { window, .. } => Limit::sliding_window_log(other, *window),
+        Algorithm::SlidingWindowCounter { opens, .. } => {
+            let window = random.choose(&[period, Micros::new(700_000)]);
+            Limit::sliding_window_counter(other, window, *opens)
+        }
+        Algorithm::LeakyBucket { .. } => unreachable!("none is lent"),
+    }
+    .expect("in range")
 }
 
 fn any_limit(random: &mut Random) -> Limit {
@@ -81,16 +117,16 @@ fn any_limit(random: &mut Random) -> Limit {
     .expect("in range")
 }
 
+async fn store_at(server: &RedisServer, clock: &Clock) -> RedisStore {
+    let store = RedisStore::builder(&server.url()).clock(clock.clone()).deadline(Duration::from_secs(20));
+    store.connect().await.expect("a URL")
+}
+
 #[tokio::test]
 async fn lending_in_redis_agrees_with_core_on_every_step() {
     let server = RedisServer::start().await;
     let clock = Clock::manual(Timestamp::from_micros(0));
-    let store = RedisStore::builder(&server.url())
-        .clock(clock.clone())
-        .deadline(Duration::from_secs(20))
-        .connect()
-        .await
-        .expect("a URL");
+    let store = store_at(&server, &clock).await;
     let seeds = match std::env::var("LEASE_SEED") {
         Ok(seed) => {
             let seed = seed.parse().expect("a number");
@@ -105,22 +141,26 @@ async fn lending_in_redis_agrees_with_core_on_every_step() {
 
 async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
     let mut random = Random::new(seed);
-    let limit = any_limit(&mut random);
+    let first = any_limit(&mut random);
+    // Nodes that have not heard of a change yet go on with the old limit.
+    let limits = [changed(&first, &mut random), first];
+    let changes = random.choose(&[0, 0, 100, 400]);
+    let mut limit = &limits[1];
     let space = Space::ad_hoc(limit.algorithm_name());
     let name = format!("trace {seed}");
-    let hit = |cost| Hit {
+    let hit = |limit, cost| Hit {
         key: space.named(&name),
-        limit: &limit,
+        limit,
         demand: Demand { cost, patience: Micros::MAX },
         enforcement: Enforcement::Enforce,
     };
     let window = match limit.algorithm() {
-        tollgate::core::limit::Algorithm::FixedWindow { phase: Phase::Spread, window, .. } => {
-            Window::Spread(hit(0).key.spread(*window))
+        Algorithm::FixedWindow { phase: Phase::Spread, window, .. } => {
+            Window::Spread(hit(limit, 0).key.spread(*window))
         }
         _ => Window::Own,
     };
-    let mut book = Book { limit: limit.clone(), window, kept: None };
+    let mut book = Book { window, kept: None };
     let mut now = 1_700_000_000_000_000 + random.between(0, 86_400_000_000);
     let mut sequence = 0;
     for step in 0..STEPS {
@@ -132,6 +172,9 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
         };
         let at = Timestamp::from_micros(now);
         clock.set(at);
+        if random.permille(changes) {
+            limit = &limits[random.below(2)];
+        }
         let cost = random.between(0, limit.capacity().min(20).cast_signed() + 2).unsigned_abs();
         let context = format!("{limit}, LEASE_SEED={seed}, step {step}");
         let mut verdicts = Verdicts::new();
@@ -148,56 +191,77 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
                     want: random.choose(&[0, 1, 5, 50, 100_000]),
                     term: random.choose(&[Micros::new(500_000), Micros::new(50_000)]),
                 };
-                let mut bucket = book.open(at);
-                let expected = bucket.lend(&call).map(|loan| {
-                    let answer = if loan.granted >= call.least {
-                        Answer::Pass { delay: Micros::ZERO }
-                    } else {
-                        bucket.ask(Demand { cost: call.least, patience: Micros::MAX })
-                    };
-                    (loan, bucket.verdict(answer))
-                });
-                let changed = expected.is_some()
-                    && bucket.ledger().leases().iter().any(|lease| lease.node == call.node);
-                if changed {
-                    book.kept = bucket.close();
-                }
+                let expected = book.lend(limit, &call, at);
                 let answer = store
-                    .lend(&hit(call.least), &call)
+                    .lend(&hit(limit, call.least), &call)
                     .await
                     .unwrap_or_else(|error| panic!("{context} {call:?}: {error}"));
                 assert_eq!(answer, expected, "{context} {call:?}");
             }
             6 | 7 => {
                 store
-                    .charge(&[hit(cost)], &mut verdicts)
+                    .charge(&[hit(limit, cost)], &mut verdicts)
                     .await
                     .unwrap_or_else(|error| panic!("{context}: {error}"));
-                assert_eq!(verdicts[0], book.charge(cost, at), "charge of {cost}, {context}");
+                assert_eq!(verdicts[0], book.charge(limit, cost, at), "charge of {cost}, {context}");
             }
             8 => {
                 store
-                    .refund(&[hit(cost)], &mut verdicts)
+                    .refund(&[hit(limit, cost)], &mut verdicts)
                     .await
                     .unwrap_or_else(|error| panic!("{context}: {error}"));
-                assert_eq!(verdicts[0], book.refund(cost, at), "refund of {cost}, {context}");
+                assert_eq!(verdicts[0], book.refund(limit, cost, at), "refund of {cost}, {context}");
             }
             _ if random.permille(300) => {
                 store
-                    .reset(&[hit(0)], &mut verdicts)
+                    .reset(&[hit(limit, 0)], &mut verdicts)
                     .await
                     .unwrap_or_else(|error| panic!("{context}: {error}"));
-                book.kept = book.open(at).reset(at, window);
+                book.kept = book.open(limit, at).reset(at);
             }
             _ => {
                 store
-                    .peek(&[hit(cost)], &mut verdicts)
+                    .peek(&[hit(limit, cost)], &mut verdicts)
                     .await
                     .unwrap_or_else(|error| panic!("{context}: {error}"));
-                let bucket = book.open(at);
+                let bucket = book.open(limit, at);
                 let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
                 assert_eq!(verdicts[0], bucket.verdict(answer), "peek at {cost}, {context}");
             }
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_holder_too_many_is_neither_lent_to_nor_refused() {
+    let server = RedisServer::start().await;
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let store = store_at(&server, &clock).await;
+    let second = Micros::new(1_000_000);
+    for limit in [
+        Limit::token_bucket(1, second, 500),
+        Limit::interval(1, second, 500, Ticks::FromFirstTake),
+        Limit::fixed_window(500, second, Phase::Epoch),
+        Limit::sliding_window_counter(500, second, Opening::Epoch),
+        Limit::sliding_window_log(500, second),
+    ] {
+        let limit = limit.expect("in range");
+        let space = Space::ad_hoc(limit.algorithm_name());
+        let demand = Demand { cost: 1, patience: Micros::MAX };
+        let hit = Hit { key: space.named("crowd"), limit: &limit, demand, enforcement: Enforcement::Enforce };
+        let mut book = Book { window: Window::Own, kept: None };
+        for node in 0..=MOST_HOLDERS as u64 {
+            let term = Micros::new(500_000);
+            let call =
+                Call { node: NodeId(node), sequence: 1, left: 0, returned: 0, least: 1, want: 1, term };
+            let answer = store.lend(&hit, &call).await.expect("an answer");
+            assert_eq!(answer, book.lend(&limit, &call, clock.now()), "{limit}");
+            let (loan, verdict) = answer.expect("in order");
+            assert_eq!(
+                (loan.granted, verdict.allowed),
+                (u64::from(node < MOST_HOLDERS as u64), true),
+                "{limit}"
+            );
         }
     }
 }

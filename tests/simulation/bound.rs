@@ -3,15 +3,23 @@
 use std::collections::BTreeMap;
 
 use tollgate_core::Limit;
+use tollgate_core::lease::TERM;
 use tollgate_core::limit::Algorithm;
 
 /// An admission: when, and what it cost.
 pub(crate) type Admission = (i64, u64);
 
-/// Panics when any interval has more than its limit promises, with so many capacities on top.
-pub(crate) fn check(limit: &Limit, mut admitted: Vec<Admission>, losses: u64) {
+/// When the store lost writes, in order. Each may show for as long as leases of before are spent.
+pub(crate) type Losses = [i64];
+
+fn losses_in(losses: &Losses, from: i64, to: i64) -> u64 {
+    let before = |end: i64| losses.partition_point(|at| *at < end) as u64;
+    before(to + 1) - before(from - TERM.get().cast_signed())
+}
+
+/// Panics when any interval has more than its limit promises, with one capacity more for each loss in it.
+pub(crate) fn check(limit: &Limit, mut admitted: Vec<Admission>, losses: &Losses) {
     admitted.sort_unstable();
-    let allowance = losses * limit.capacity();
     let sums: Vec<u64> = admitted
         .iter()
         .scan(0, |sum, (_, cost)| {
@@ -25,6 +33,7 @@ pub(crate) fn check(limit: &Limit, mut admitted: Vec<Admission>, losses: u64) {
             let time = admitted[last].0.abs_diff(admitted[first].0);
             let Some(promised) = promise(limit, time) else { break };
             let cost = sums[last] - before;
+            let allowance = losses_in(losses, admitted[first].0, admitted[last].0) * limit.capacity();
             assert!(
                 cost <= promised + allowance,
                 "{limit}: {cost} within {time} us from {}, and {promised} + {allowance} are promised",
@@ -34,9 +43,9 @@ pub(crate) fn check(limit: &Limit, mut admitted: Vec<Admission>, losses: u64) {
     }
 }
 
-/// Panics when any window of the clock has more than its limit promises, with so many capacities on top. Only for a store
-/// whose clock was never set: its windows are those of everybody.
-pub(crate) fn check_windows(limit: &Limit, admitted: &[Admission], losses: u64) {
+/// Panics when any window of the clock has more than its limit promises, with one capacity more for each loss in it. Only
+/// for a store whose clock was never set: its windows are those of everybody.
+pub(crate) fn check_windows(limit: &Limit, admitted: &[Admission], losses: &Losses) {
     let (Algorithm::FixedWindow { limit: promised, window, .. }
     | Algorithm::SlidingWindowCounter { limit: promised, window, .. }) = limit.algorithm()
     else {
@@ -46,8 +55,9 @@ pub(crate) fn check_windows(limit: &Limit, admitted: &[Admission], losses: u64) 
     for (at, cost) in admitted {
         *windows.entry(at.div_euclid(window.get().cast_signed())).or_default() += cost;
     }
-    let promised = promised * (1 + losses);
     for (number, cost) in windows {
+        let from = number * window.get().cast_signed();
+        let promised = promised * (1 + losses_in(losses, from, from + window.get().cast_signed()));
         assert!(cost <= promised, "{limit}: {cost} in window {number}, and {promised} are promised");
     }
 }
@@ -67,4 +77,20 @@ fn promise(limit: &Limit, time: u64) -> Option<u64> {
         }
         Algorithm::SlidingWindowLog { limit, .. } => within_a_window(*limit),
     }
+}
+
+#[test]
+#[should_panic(expected = "11 within 99999 us")]
+fn one_too_many_is_seen() {
+    let admitted: Vec<Admission> = (0..10).map(|_| (0, 1)).chain([(99_999, 1), (100_000, 1)]).collect();
+    check(&"10/s".parse().unwrap(), admitted, &[]);
+}
+
+#[test]
+#[should_panic(expected = "21 within")]
+fn a_loss_excuses_nothing_that_was_over_when_it_came() {
+    let admitted = |at: i64| (0..21).map(|_| (at, 1)).collect::<Vec<Admission>>();
+    let limit: Limit = "10/d burst 20".parse().unwrap();
+    check(&limit, admitted(0), &[0]);
+    check(&limit, admitted(-1_000_000), &[0]);
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use tollgate_core::Micros;
 use tollgate_core::lease::Temper;
 
 use crate::node::{Message, Node, Outcome, Reply};
@@ -26,6 +27,8 @@ struct Calm {
     nodes: Vec<(Node, i64)>,
     store: Store,
     under_way: VecDeque<(i64, usize, Event)>,
+    /// When those who passed go on.
+    departures: Vec<i64>,
     sum: Sum,
 }
 
@@ -36,11 +39,24 @@ struct Sum {
 }
 
 impl Calm {
-    fn new(limit: &str, gaps: &[i64], temper: Temper) -> Self {
+    fn new(limit: &str, gaps: &[u64], temper: Temper) -> Self {
         let store = Store::new(vec![limit.parse().unwrap()]);
-        let node = |(id, gap): (u64, &i64)| (Node::new(id, &store.limits, 0, 0, temper), *gap);
+        let node = |(id, gap): (u64, &u64)| (Node::new(id, &store.limits, 0, 0, temper), gap.cast_signed());
         let nodes = (1..).zip(gaps).map(node).collect();
-        Calm { now: 1_000 * SECOND, nodes, store, under_way: VecDeque::new(), sum: Sum::default() }
+        Calm {
+            now: 1_000 * SECOND,
+            nodes,
+            store,
+            under_way: VecDeque::new(),
+            departures: Vec::new(),
+            sum: Sum::default(),
+        }
+    }
+
+    /// The same with requests that would not wait any longer than this.
+    fn with_patience(mut self, patience: Micros) -> Self {
+        self.nodes.iter_mut().for_each(|(node, _)| node.patience = patience);
+        self
     }
 
     /// Goes on for some seconds, and answers what they came to.
@@ -62,8 +78,11 @@ impl Calm {
 
     fn follow(&mut self, place: usize, outcome: Outcome, now: i64) {
         self.sum.calls += outcome.send.len() as u64;
-        self.sum.admitted += (outcome.passed.len() + outcome.taken.len()) as u64
-            + u64::from(outcome.passed_at_store.is_some());
+        let here = outcome.passed.iter().map(|passed| passed.delay);
+        let there = outcome.passed_at_store.map(|(_, _, delay)| delay);
+        let before = self.departures.len();
+        self.departures.extend(here.chain(there).map(|delay| now + delay.get().cast_signed()));
+        self.sum.admitted += (self.departures.len() - before) as u64;
         let calls = outcome.send.into_iter().map(|call| (now + WAY, place, Event::AtStore(call)));
         self.under_way.extend(calls);
     }
@@ -104,4 +123,40 @@ fn four_nodes_that_want_twice_the_limit_unevenly_use_all_of_it() {
     let sum = calm.run(8);
     println!("1000/s burst 1000, asked 800 + 800 + 200 + 200 times a second: {sum:?} in eight seconds");
     assert!((8_820..=9_000).contains(&sum.admitted), "{sum:?}: 9000 are promised, and at most 2 % less");
+}
+
+#[test]
+fn places_that_several_nodes_take_by_the_block_leave_one_after_the_other() {
+    // Everybody's messages take the same time, so that turns at the store are turns for everybody.
+    for (limit, room, gaps) in [
+        ("200/s queue 100", 100, [2_000, 2_500, 3_000]),
+        ("200/s queue 5000", 5_000, [2_000, 2_500, 3_000]),
+        ("200/s queue 100", 100, [18_000, 19_000, 20_000]),
+    ] {
+        let mut calm = Calm::new(limit, &gaps, Temper::LEASED);
+        let sum = calm.run(5);
+        let asked: u64 = gaps.iter().map(|gap| 5_000_000 / gap).sum();
+        println!("{limit}, asked {asked} times in five seconds: {sum:?}");
+        assert!(sum.admitted + 20 >= asked.min(5 * 200 + room), "{limit}: {sum:?}");
+        assert!(
+            room < 5_000 || 2 * sum.calls < sum.admitted,
+            "{limit}: {sum:?}, places are taken by the block"
+        );
+        calm.departures.sort_unstable();
+        let closest = calm.departures.windows(2).map(|pair| pair[1] - pair[0]).min();
+        assert!(closest >= Some(5_000), "{limit}: {closest:?} us apart, and 5000 are promised");
+    }
+}
+
+#[test]
+fn requests_that_would_not_wait_for_long_use_a_queue_no_less_than_exactly() {
+    // Ten times as many as leave, and the queue is longer than anybody waits.
+    let calm = Calm::new("10/s queue 100", &[10_000], Temper::LEASED);
+    let mut calm = calm.with_patience(Micros::new(5_000_000));
+    let (first, then) = (calm.run(6), calm.run(20));
+    println!(
+        "10/s queue 100, asked 100 times a second by the impatient: {first:?}, then {then:?} in twenty more"
+    );
+    assert!((195..=201).contains(&then.admitted), "{then:?}: ten leave in a second");
+    assert!(then.calls <= 3 * then.admitted, "{then:?}: a refusal is remembered");
 }

@@ -1,25 +1,17 @@
-//! A node: what it holds of each key, and the requests that wait.
+//! A node: a purse for each key, the requests that wait, and a clock of its own.
 
-use tollgate_core::lease::{
-    Block, Call, Holding, Loan, NodeId, Parting, Step, TERM, Taken, Temper, Turn, is_lent,
-};
+use tollgate_core::algorithm::Demand;
+use tollgate_core::lease::{Call, Loan, NodeId, Parting, Purse, ROUNDS, Step, Taken, Temper, is_lent};
 use tollgate_core::{Limit, Micros, Timestamp, Verdict};
-
-/// So often a request asks what is held before the store decides it.
-const ROUNDS: u32 = 3;
 
 /// What a node sends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Message {
     Lend(Call),
-    /// Places in a queue, of which the first are for a request of this cost.
-    Block {
-        sequence: u64,
-        places: u64,
-        cost: u64,
-    },
+    /// Places in a queue, for somebody of this patience.
+    Block(Call, Micros),
     Charge {
-        cost: u64,
+        demand: Demand,
         ticket: u64,
     },
 }
@@ -27,31 +19,31 @@ pub(crate) enum Message {
 /// What it gets back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reply {
-    Loan { sequence: u64, outcome: Option<(Loan, Verdict)> },
-    Block { sequence: u64, places: u64, cost: u64, verdict: Verdict, charged_at: i64 },
-    Verdict { ticket: u64, cost: u64, verdict: Verdict, charged_at: i64 },
+    Loan { call: Call, outcome: Option<(Loan, Verdict)> },
+    Block { call: Call, verdict: Verdict, charged_at: i64 },
+    Verdict { ticket: u64, demand: Demand, verdict: Verdict, charged_at: i64 },
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     cost: u64,
-    round: u32,
-    asked: Timestamp,
+    round: usize,
+    asked: Option<Timestamp>,
 }
 
-/// What it holds of one key.
-#[derive(Debug, Default)]
+/// What it has of one key.
+#[derive(Debug)]
 struct Desk {
-    holding: Holding,
-    block: Option<Block>,
+    purse: Purse,
     waiting: Vec<Waiting>,
+    /// The call for places that a request waits for.
+    block: Option<u64>,
     /// Requests that the store is deciding.
     tickets: Vec<u64>,
 }
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    limits: Vec<Limit>,
     desks: Vec<Desk>,
     sequence: u64,
     tickets: u64,
@@ -59,34 +51,48 @@ pub(crate) struct Node {
     ahead: i64,
     fast_permille: i64,
     temper: Temper,
-    pub(crate) paused: bool,
+    /// How long its requests would wait in a queue.
+    pub(crate) patience: Micros,
+    /// How often it was stopped and not continued.
+    pub(crate) paused: u32,
+}
+
+/// A request that passed here and now, unless another limit refuses it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Passed {
+    pub(crate) cost: u64,
+    pub(crate) taken: Taken,
+    pub(crate) delay: Micros,
 }
 
 /// What came of an event at a node.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) send: Vec<Message>,
-    /// Costs of requests that passed here and now.
-    pub(crate) passed: Vec<u64>,
-    /// The same on tokens, which can be put back if another limit refuses.
-    pub(crate) taken: Vec<(u64, Taken)>,
-    /// A request that the store let pass, and when it did.
-    pub(crate) passed_at_store: Option<(i64, u64)>,
+    pub(crate) passed: Vec<Passed>,
+    /// A request that the store let pass, when it did, and how long it is held.
+    pub(crate) passed_at_store: Option<(i64, u64, Micros)>,
     pub(crate) refused: u64,
 }
 
 impl Node {
     pub(crate) fn new(id: u64, limits: &[Limit], ahead: i64, fast_permille: i64, temper: Temper) -> Self {
+        let desk = |limit: &Limit| Desk {
+            purse: Purse::new(limit.clone()),
+            waiting: Vec::new(),
+            block: None,
+            tickets: Vec::new(),
+        };
         Node {
             id: NodeId(id),
-            desks: limits.iter().map(|_| Desk::default()).collect(),
-            limits: limits.to_vec(),
+            desks: limits.iter().map(desk).collect(),
             sequence: 0,
             tickets: 0,
             ahead,
             fast_permille,
             temper,
-            paused: false,
+            patience: Micros::MAX,
+            paused: 0,
         }
     }
 
@@ -94,61 +100,64 @@ impl Node {
         Timestamp::from_micros(now + now / 1_000 * self.fast_permille + self.ahead)
     }
 
+    fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// Tokens that it would spend.
     pub(crate) fn held(&self, key: usize, now: i64) -> u64 {
-        self.desks[key].holding.tokens_at(self.clock(now))
+        let purse = &self.desks[key].purse;
+        if is_lent(purse.limit()) { purse.held_at(self.clock(now)) } else { 0 }
     }
 
     pub(crate) fn request(&mut self, key: usize, cost: u64, now: i64) -> Outcome {
         let mut outcome = Outcome::default();
-        let clock = self.clock(now);
-        self.desks[key].holding.note(cost, self.temper, clock);
-        self.spend(key, Waiting { cost, round: 0, asked: clock }, now, &mut outcome);
+        self.ask(key, Waiting { cost, round: 0, asked: None }, now, &mut outcome);
         outcome
     }
 
-    fn spend(&mut self, key: usize, request: Waiting, now: i64, outcome: &mut Outcome) {
-        let (clock, id) = (self.clock(now), self.id);
-        let Waiting { cost, round, asked } = request;
-        let again = Waiting { round: round + 1, ..request };
+    fn ask(&mut self, key: usize, mut request: Waiting, now: i64, outcome: &mut Outcome) {
+        let (clock, id, sequence, cost) = (self.clock(now), self.id, self.next_sequence(), request.cost);
         let desk = &mut self.desks[key];
-        let turn = desk.block.as_mut().map_or(Turn::None, |block| block.take(cost, Micros::MAX, clock));
-        if let Turn::Place { .. } = turn {
-            outcome.passed.push(cost);
-            return;
-        }
-        let next = || {
-            self.sequence += 1;
-            self.sequence
+        let demand = Demand { cost, patience: self.patience };
+        let step = if request.round == ROUNDS {
+            Step::Exact
+        } else {
+            desk.purse.ask(demand, self.temper, &mut request.asked, clock)
         };
-        match desk.holding.spend(cost, asked, clock) {
-            Step::Pass(taken) => {
-                outcome.taken.push((cost, taken));
-                outcome.send.extend(desk.holding.renewal(id, next, clock).map(Message::Lend));
+        request.round += 1;
+        match step {
+            Step::Pass(taken, verdict) => {
+                outcome.passed.push(Passed { cost, taken, delay: verdict.delay });
+                outcome.send.extend(desk.purse.renewal(id, || sequence, clock).map(Message::Lend));
             }
             Step::Refuse(_) => outcome.refused += 1,
-            Step::Wait if round < ROUNDS => desk.waiting.push(again),
-            Step::Call if round < ROUNDS && !is_lent(&self.limits[key]) => {
-                self.sequence += 1;
-                let call = desk.holding.call(id, self.sequence, cost, clock);
-                let (sequence, places) = (call.sequence, desk.holding.places(cost, call.want));
-                outcome.send.push(Message::Block { sequence, places, cost });
+            Step::Wait => desk.waiting.push(request),
+            Step::Call => {
+                let call = desk.purse.call(id, sequence, cost, clock);
+                if is_lent(desk.purse.limit()) {
+                    outcome.send.push(Message::Lend(call));
+                    desk.waiting.push(request);
+                } else {
+                    desk.block = Some(sequence);
+                    outcome.send.push(Message::Block(call, self.patience));
+                }
             }
-            Step::Call if round < ROUNDS => {
-                self.sequence += 1;
-                outcome.send.push(Message::Lend(desk.holding.call(id, self.sequence, cost, clock)));
-                desk.waiting.push(again);
-            }
-            Step::Exact | Step::Wait | Step::Call => {
-                self.tickets += 1;
-                desk.tickets.push(self.tickets);
-                outcome.send.push(Message::Charge { cost, ticket: self.tickets });
-            }
+            Step::Exact => self.leave_to_the_store(key, cost, outcome),
         }
+    }
+
+    fn leave_to_the_store(&mut self, key: usize, cost: u64, outcome: &mut Outcome) {
+        self.tickets += 1;
+        self.desks[key].tickets.push(self.tickets);
+        let demand = Demand { cost, patience: self.patience };
+        outcome.send.push(Message::Charge { demand, ticket: self.tickets });
     }
 
     /// Another limit has refused the request that took these.
     pub(crate) fn put_back(&mut self, key: usize, taken: Taken) {
-        self.desks[key].holding.put_back(taken);
+        self.desks[key].purse.put_back(taken);
     }
 
     pub(crate) fn reply(&mut self, key: usize, reply: Reply, now: i64) -> Outcome {
@@ -156,35 +165,34 @@ impl Node {
         let clock = self.clock(now);
         let desk = &mut self.desks[key];
         match reply {
-            Reply::Loan { sequence, outcome: Some((loan, verdict)) } => {
-                let waited_for = desk.holding.answered(sequence, loan, &verdict, clock).is_some();
-                if waited_for
-                    && !verdict.allowed
-                    && let Some(cost) = desk.waiting.iter().map(|request| request.cost).max()
-                {
-                    desk.holding.refused(cost, verdict, clock);
+            Reply::Loan { call, outcome: answer } => {
+                match answer {
+                    Some((loan, verdict)) => desk.purse.lent(&call, loan, &verdict, clock),
+                    None => desk.purse.gave_up(&call, clock),
                 }
                 self.wake(key, now, &mut outcome);
             }
-            Reply::Loan { sequence, outcome: None } => desk.holding.gave_up(sequence, clock),
-            Reply::Block { sequence, places, cost, verdict, charged_at } => {
-                let nothing = Loan { granted: 0, kept: 0, term: TERM };
-                let sent = desk.holding.answered(sequence, nothing, &verdict, clock);
-                if let Some(sent) = sent.filter(|_| verdict.allowed) {
-                    desk.block = Block::new(&self.limits[key], places, cost, &verdict, sent, clock);
-                    outcome.passed_at_store = Some((charged_at, cost));
+            Reply::Block { call, verdict, charged_at } => {
+                let waits = desk.block.take_if(|sequence| *sequence == call.sequence).is_some();
+                match desk.purse.placed(&call, self.patience, &verdict, clock) {
+                    Some(Step::Pass(_, verdict)) => {
+                        outcome.passed_at_store = Some((charged_at, call.least, verdict.delay));
+                    }
+                    Some(_) => outcome.refused += 1,
+                    None if waits => self.leave_to_the_store(key, call.least, &mut outcome),
+                    None => {}
                 }
                 self.wake(key, now, &mut outcome);
             }
-            Reply::Verdict { ticket, cost, verdict, charged_at } => {
+            Reply::Verdict { ticket, demand, verdict, charged_at } => {
                 let place = desk.tickets.iter().position(|waits| *waits == ticket);
                 // Nobody waits for it any more: it was charged for nothing.
                 let Some(place) = place else { return outcome };
                 desk.tickets.swap_remove(place);
                 if verdict.allowed {
-                    outcome.passed_at_store = Some((charged_at, cost));
+                    outcome.passed_at_store = Some((charged_at, demand.cost, verdict.delay));
                 } else {
-                    desk.holding.refused(cost, verdict, clock);
+                    desk.purse.refused(demand, verdict, clock);
                     outcome.refused += 1;
                 }
             }
@@ -198,12 +206,9 @@ impl Node {
         let clock = self.clock(now);
         let desk = &mut self.desks[key];
         match message {
-            Message::Lend(call) => {
-                desk.holding.gave_up(call.sequence, clock);
-                self.wake(key, now, &mut outcome);
-            }
-            Message::Block { sequence, .. } => {
-                desk.holding.gave_up(sequence, clock);
+            Message::Lend(call) | Message::Block(call, _) => {
+                desk.block.take_if(|sequence| *sequence == call.sequence);
+                desk.purse.gave_up(&call, clock);
                 self.wake(key, now, &mut outcome);
             }
             Message::Charge { ticket, .. } => desk.tickets.retain(|waits| *waits != ticket),
@@ -213,18 +218,20 @@ impl Node {
 
     fn wake(&mut self, key: usize, now: i64, outcome: &mut Outcome) {
         for request in std::mem::take(&mut self.desks[key].waiting) {
-            self.spend(key, request, now, outcome);
+            self.ask(key, request, now, outcome);
         }
     }
 
     /// What it gives back because nobody asks, or because it stops.
     pub(crate) fn give_back(&mut self, key: usize, parting: Parting, now: i64) -> Outcome {
-        let (clock, id) = (self.clock(now), self.id);
-        let next = || {
-            self.sequence += 1;
-            self.sequence
-        };
-        let call = self.desks[key].holding.farewell(id, next, parting, clock);
+        let (clock, id, sequence) = (self.clock(now), self.id, self.next_sequence());
+        let call = self.desks[key].purse.farewell(id, || sequence, parting, clock);
         Outcome { send: call.map(Message::Lend).into_iter().collect(), ..Outcome::default() }
+    }
+
+    /// What went to waste on it since this was asked last.
+    pub(crate) fn stranded(&mut self, now: i64) -> u64 {
+        let clock = self.clock(now);
+        self.desks.iter_mut().map(|desk| desk.purse.stranded(clock)).sum()
     }
 }

@@ -1,9 +1,9 @@
 //! The store: buckets with their ledgers, on a clock that is sometimes set back.
 
-use tollgate_core::algorithm::{Answer, Bucket, Demand, State, Window};
-use tollgate_core::lease::{Call, LeasedBucket, Ledger, Loan};
+use tollgate_core::algorithm::{Bucket, Demand, State, Window};
+use tollgate_core::lease::{Call, LeasedBucket, Ledger, Loan, Written};
 use tollgate_core::limit::AlgorithmName;
-use tollgate_core::{Limit, Micros, Timestamp, Verdict};
+use tollgate_core::{Limit, Timestamp, Verdict};
 
 use crate::node::{Message, Reply};
 
@@ -15,14 +15,21 @@ pub(crate) struct Store {
     kept: Vec<Kept>,
     /// What a replica had some time ago.
     copy: Vec<Kept>,
-    /// How far its clock is off.
-    pub(crate) off: i64,
+    /// How far its clock is off, and whether it ever was.
+    off: i64,
+    pub(crate) was_set: bool,
 }
 
 impl Store {
     pub(crate) fn new(limits: Vec<Limit>) -> Self {
         let nothing = vec![None; limits.len()];
-        Store { limits, kept: nothing.clone(), copy: nothing, off: 0 }
+        Store { limits, kept: nothing.clone(), copy: nothing, off: 0, was_set: false }
+    }
+
+    /// Sets its clock by so much.
+    pub(crate) fn set_clock(&mut self, by: i64) {
+        self.off += by;
+        self.was_set = true;
     }
 
     fn clock(&self, now: i64) -> Timestamp {
@@ -40,44 +47,41 @@ impl Store {
     /// Does what a message says.
     pub(crate) fn answer(&mut self, key: usize, message: Message, now: i64) -> Reply {
         match message {
-            Message::Lend(call) => {
-                Reply::Loan { sequence: call.sequence, outcome: self.lend(key, &call, now) }
+            Message::Lend(call) => Reply::Loan { call, outcome: self.lend(key, &call, now) },
+            Message::Block(call, patience) => {
+                let verdict = self.charge(key, Demand { cost: call.want, patience }, now);
+                Reply::Block { call, verdict, charged_at: now }
             }
-            Message::Block { sequence, places, cost } => {
-                let verdict = self.charge(key, places, now);
-                Reply::Block { sequence, places, cost, verdict, charged_at: now }
-            }
-            Message::Charge { cost, ticket } => {
-                let verdict = self.charge(key, cost, now);
-                Reply::Verdict { ticket, cost, verdict, charged_at: now }
+            Message::Charge { demand, ticket } => {
+                let verdict = self.charge(key, demand, now);
+                Reply::Verdict { ticket, demand, verdict, charged_at: now }
             }
         }
     }
 
-    fn charge(&mut self, key: usize, cost: u64, now: i64) -> Verdict {
+    fn charge(&mut self, key: usize, demand: Demand, now: i64) -> Verdict {
         let mut bucket = self.open(key, now);
-        let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
+        let answer = bucket.ask(demand);
         if answer.allowed() {
-            bucket.take(cost);
+            bucket.take(demand.cost);
         }
-        let verdict = bucket.verdict(answer);
-        if answer.allowed() {
-            self.kept[key] = bucket.close();
-        }
+        let (verdict, written) = (bucket.verdict(answer), bucket.written());
+        self.write(key, written);
         verdict
     }
 
     fn lend(&mut self, key: usize, call: &Call, now: i64) -> Option<(Loan, Verdict)> {
         let mut bucket = self.open(key, now);
         let loan = bucket.lend(call)?;
-        let answer = if loan.granted >= call.least {
-            Answer::Pass { delay: Micros::ZERO }
-        } else {
-            bucket.ask(Demand { cost: call.least, patience: Micros::MAX })
-        };
-        let verdict = bucket.verdict(answer);
-        self.kept[key] = bucket.close();
+        let (verdict, written) = (bucket.verdict_on_loan(call, loan), bucket.written_by_lending());
+        self.write(key, written);
         Some((loan, verdict))
+    }
+
+    fn write(&mut self, key: usize, written: Written) {
+        if let Written::All(kept) = written {
+            self.kept[key] = kept;
+        }
     }
 
     /// The invariant: what is used leaves room for what is out on lease. Answers what is out, and to whom.
@@ -90,10 +94,11 @@ impl Store {
             Bucket::open(limit, Some(state), clock, Window::Own).remaining() // without the ledger
         });
         // A clock that is set back into the middle of a counter's window gives the window before more weight again.
-        let weighs_more = self.off != 0 && limit.algorithm_name() == AlgorithmName::SlidingWindowCounter;
+        let weighs_more = self.was_set && limit.algorithm_name() == AlgorithmName::SlidingWindowCounter;
         assert!(
             available + out == unused || weighs_more,
-            "of {limit}: {available} available, {out} out, {unused} unused"
+            "of {limit} ({:?}): {available} available, {out} out, {unused} unused",
+            limit.algorithm_name()
         );
         ledger
     }

@@ -6,17 +6,20 @@ use std::fmt;
 use std::ops::AddAssign;
 
 use tollgate_core::Limit;
-use tollgate_core::lease::{Parting, Taken, Temper};
+use tollgate_core::lease::{Parting, TERM, Temper};
 use tollgate_tests::random::Random;
 
 use crate::bound::{self, Admission};
-use crate::node::{Message, Node, Outcome, Reply};
+use crate::node::{Message, Node, Outcome, Passed, Reply};
 use crate::store::Store;
 
 /// When a node gives up on an answer.
 const DEADLINE: i64 = 50_000;
 /// How often a node looks for leases that nobody uses.
 const SWEEP: i64 = 50_000;
+
+/// By how much clocks are set.
+const STEPS: [i64; 4] = [200, 300_000, 5_000_000, 3_600_000_000];
 
 /// Limits that nodes compete for.
 const LIMITS: [&str; 19] = [
@@ -44,8 +47,10 @@ const LIMITS: [&str; 19] = [
 /// What goes wrong beside what always does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Faults {
-    /// The store loses writes that it acknowledged.
+    /// The store loses writes that it acknowledged, or its clock is set forward.
     pub(crate) losses: bool,
+    /// So many parts in a thousand at most are clocks of nodes too fast or too slow.
+    pub(crate) drift_permille: i64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -76,8 +81,7 @@ enum Event {
         node: usize,
         life: u64,
         key: usize,
-        cost: u64,
-        taken: Taken,
+        passed: Passed,
         at: i64,
     },
     Sweep {
@@ -88,7 +92,20 @@ enum Event {
         life: u64,
     },
     Mishap,
-    Healed,
+    Healed(Trouble),
+}
+
+/// What lasts for a while, and may come over itself.
+#[derive(Debug, Clone, Copy)]
+enum Trouble {
+    /// A node is cut off.
+    CutOff(usize),
+    /// No answer reaches a node.
+    Deaf(usize),
+    /// Everybody is cut off.
+    Everybody,
+    /// The store does not listen.
+    StoreAway,
 }
 
 /// What a run came to.
@@ -99,6 +116,7 @@ pub(crate) struct Tally {
     pub(crate) locally: u64,
     refused: u64,
     pub(crate) put_back: u64,
+    stranded: u64,
     calls: u64,
     mishaps: u64,
     losses: u64,
@@ -120,16 +138,18 @@ pub(crate) struct World {
     held_back: Vec<Vec<Event>>,
     /// Mean time between two requests of each node.
     gaps: Vec<i64>,
-    cut_off: Vec<bool>,
-    store_is_away: bool,
-    /// The store's clock was set.
-    stepped: bool,
+    /// How many troubles each node has of each kind.
+    cut_off: Vec<u32>,
+    deaf: Vec<u32>,
+    store_away: u32,
     /// What most messages take at most.
     slowest: i64,
     loss_permille: u64,
     double_permille: u64,
     /// So many requests meet another limit, which is asked elsewhere and refuses about half of them.
     tiers_permille: u64,
+    /// When the store lost something.
+    losses: Vec<i64>,
     admitted: Vec<Vec<Admission>>,
     tally: Tally,
 }
@@ -153,12 +173,13 @@ impl World {
             held_back: Vec::new(),
             gaps: Vec::new(),
             cut_off: Vec::new(),
-            store_is_away: false,
-            stepped: false,
+            deaf: Vec::new(),
+            store_away: 0,
             slowest: random.choose(&[1_500, 1_500, 10_000, 30_000]),
             loss_permille: random.choose(&[0, 0, 10, 100]),
             double_permille: random.choose(&[0, 50, 300]),
             tiers_permille: random.choose(&[0, 200, 1_000]),
+            losses: Vec::new(),
             admitted: vec![Vec::new(); limits.len()],
             store: Store::new(limits),
             tally: Tally::default(),
@@ -169,7 +190,8 @@ impl World {
             world.nodes.push(fresh);
             world.lives.push(0);
             world.held_back.push(Vec::new());
-            world.cut_off.push(false);
+            world.cut_off.push(0);
+            world.deaf.push(0);
             let skew = world.random.choose(&[1, 1, 4]);
             world.gaps.push(gap * skew);
             world.after(world.random.clone().between(0, 10_000), Event::Arrival { node });
@@ -186,24 +208,27 @@ impl World {
             self.happen(self.events[place]);
             self.check();
         }
+        self.tally.stranded += self.nodes.iter_mut().map(|node| node.stranded(self.now)).sum::<u64>();
         for (limit, admitted) in self.store.limits.iter().zip(self.admitted) {
-            if !self.stepped {
-                bound::check_windows(limit, &admitted, self.tally.losses);
+            if !self.store.was_set {
+                bound::check_windows(limit, &admitted, &self.losses);
             }
-            bound::check(limit, admitted, self.tally.losses);
+            bound::check(limit, admitted, &self.losses);
         }
         self.tally
     }
 
     /// The invariant: in the store's books, and in every purse.
     fn check(&self) {
+        // Until what was lent before a loss has ended, the store does not know of it.
+        let is_known = self.losses.last().is_none_or(|at| self.now > at + TERM.get().cast_signed());
         for key in 0..self.store.limits.len() {
             let ledger = self.store.check(key, self.now);
             for node in &self.nodes {
                 let held = node.held(key, self.now);
                 let known = ledger.leases().iter().find(|lease| lease.node == node.id);
                 let out = known.map_or(0, |lease| lease.tokens);
-                assert!(self.faults.losses || held <= out, "a node holds {held}, the store knows of {out}");
+                assert!(!is_known || held <= out, "a node holds {held}, the store knows of {out}");
             }
         }
     }
@@ -222,7 +247,7 @@ impl World {
                 let wait = self.random.between(1, 2 * gap);
                 self.after(wait, event);
                 let quiet = (self.now / 700_000 + i64::try_from(node).unwrap()) % 5 == 0;
-                if !self.nodes[node].paused && !quiet {
+                if self.nodes[node].paused == 0 && !quiet {
                     let key = self.random.below(self.store.limits.len());
                     let cost = if self.random.permille(50) { self.random.between(2, 6) } else { 1 };
                     let outcome = self.nodes[node].request(key, cost.unsigned_abs(), self.now);
@@ -233,7 +258,7 @@ impl World {
             Event::AtNode { node, life, .. }
             | Event::GiveUp { node, life, .. }
             | Event::Elsewhere { node, life, .. }
-                if life == self.lives[node] && self.nodes[node].paused =>
+                if life == self.lives[node] && self.nodes[node].paused > 0 =>
             {
                 self.held_back[node].push(event);
             }
@@ -245,31 +270,30 @@ impl World {
                 let outcome = self.nodes[node].give_up(key, message, self.now);
                 self.follow(node, key, outcome);
             }
-            Event::Elsewhere { node, life, key, cost, taken, at } if life == self.lives[node] => {
+            Event::Elsewhere { node, life, key, passed, at } if life == self.lives[node] => {
                 if self.random.permille(500) {
                     self.tally.put_back += 1;
-                    self.nodes[node].put_back(key, taken);
+                    self.nodes[node].put_back(key, passed.taken);
                 } else {
-                    self.admit(key, at, cost);
+                    self.admit(key, at, passed.cost);
                 }
             }
             Event::Sweep { node } if running => {
                 self.after(SWEEP, event);
-                if !self.nodes[node].paused {
+                if self.nodes[node].paused == 0 {
                     (0..self.store.limits.len()).for_each(|key| self.give_back(node, key, Parting::Idle));
                 }
             }
             Event::Resume { node, life } if life == self.lives[node] => {
-                self.nodes[node].paused = false;
-                for event in std::mem::take(&mut self.held_back[node]) {
-                    self.happen(event);
+                self.nodes[node].paused -= 1;
+                if self.nodes[node].paused == 0 {
+                    for event in std::mem::take(&mut self.held_back[node]) {
+                        self.happen(event);
+                    }
                 }
             }
             Event::Mishap if running => self.mishap(),
-            Event::Healed => {
-                self.cut_off.fill(false);
-                self.store_is_away = false;
-            }
+            Event::Healed(trouble) => self.trouble(trouble, |count| *count -= 1),
             _ => {}
         }
     }
@@ -282,16 +306,17 @@ impl World {
     /// Does what came of an event at a node.
     fn follow(&mut self, node: usize, key: usize, outcome: Outcome) {
         let now = self.now;
-        self.tally.locally += (outcome.passed.len() + outcome.taken.len()) as u64;
+        self.tally.locally += outcome.passed.len() as u64;
         self.tally.refused += outcome.refused;
-        let passed = outcome.passed.into_iter().map(|cost| (now, cost));
-        passed.chain(outcome.passed_at_store).for_each(|(at, cost)| self.admit(key, at, cost));
-        for (cost, taken) in outcome.taken {
+        if let Some((at, cost, _)) = outcome.passed_at_store {
+            self.admit(key, at, cost);
+        }
+        for passed in outcome.passed {
             if !self.random.permille(self.tiers_permille) {
-                self.admit(key, now, cost);
+                self.admit(key, now, passed.cost);
             } else {
                 let (life, delay) = (self.lives[node], self.random.between(50, 60_000));
-                self.after(delay, Event::Elsewhere { node, life, key, cost, taken, at: now });
+                self.after(delay, Event::Elsewhere { node, life, key, passed, at: now });
             }
         }
         for message in outcome.send {
@@ -313,18 +338,21 @@ impl World {
     }
 
     fn at_store(&mut self, node: usize, life: u64, key: usize, message: Message) {
-        if self.store_is_away {
+        if self.store_away > 0 {
             return;
         }
         let reply = self.store.answer(key, message, self.now);
-        if let Some(delay) = self.delay(node) {
-            self.after(delay, Event::AtNode { node, life, key, reply });
+        let copies = if self.random.permille(self.double_permille) { 2 } else { 1 };
+        for _ in 0..copies {
+            if let Some(delay) = self.delay(node).filter(|_| self.deaf[node] == 0) {
+                self.after(delay, Event::AtNode { node, life, key, reply });
+            }
         }
     }
 
     /// How long a message takes; `None` when it never arrives. Every one takes its own time, so they overtake each other.
     fn delay(&mut self, node: usize) -> Option<i64> {
-        if self.cut_off[node] || self.random.permille(self.loss_permille) {
+        if self.cut_off[node] > 0 || self.random.permille(self.loss_permille) {
             return None;
         }
         Some(match self.random.next() % 200 {
@@ -336,7 +364,8 @@ impl World {
 
     fn fresh_node(&mut self) -> Node {
         let ahead = self.random.between(-3_600_000_000, 3_600_000_000);
-        let fast = self.random.between(-20, 21);
+        let drift = self.faults.drift_permille;
+        let fast = self.random.between(-drift, drift + 1);
         let temper = self.random.choose(&[Temper::LEASED, Temper::AUTO]);
         Node::new(self.random.next(), &self.store.limits, ahead, fast, temper)
     }
@@ -347,42 +376,64 @@ impl World {
         self.after(wait, Event::Mishap);
         let node = self.random.below(self.nodes.len());
         let lasts = self.random.between(10_000, 1_500_000);
-        match self.random.next() % if self.faults.losses { 9 } else { 7 } {
-            0 => self.cut_off[node] = true,
-            1 => self.cut_off.fill(true),
-            2 => self.store_is_away = true,
-            3 => {
-                self.nodes[node].paused = true;
+        match self.random.next() % if self.faults.losses { 11 } else { 8 } {
+            0 => self.begin(Trouble::CutOff(node), lasts),
+            1 => self.begin(Trouble::Everybody, lasts),
+            2 => self.begin(Trouble::StoreAway, lasts),
+            3 => self.begin(Trouble::Deaf(node), lasts),
+            4 => {
+                self.nodes[node].paused += 1;
                 let life = self.lives[node];
                 self.after(lasts, Event::Resume { node, life });
             }
-            4 => self.die(node),
-            5 => {
+            5 => self.die(node),
+            6 => {
                 (0..self.store.limits.len()).for_each(|key| self.give_back(node, key, Parting::Final));
                 self.die(node);
             }
-            // Back by a little is late, by more it was set. Forward is another matter: time credits.
-            6 => {
-                self.store.off -= self.random.clone().choose(&[200, 300_000, 5_000_000, 3_600_000_000]);
-                self.stepped = true;
+            // Back by a little is late, by more it was set.
+            7 => self.store.set_clock(-self.random.choose(&STEPS)),
+            // Forward is another matter: time credits.
+            8 => {
+                self.store.set_clock(self.random.choose(&STEPS));
+                self.lose();
             }
-            7 => {
+            9 => {
                 self.store.restart_empty();
-                self.tally.losses += 1;
+                self.lose();
             }
             _ => {
                 self.store.fail_over();
-                self.tally.losses += 1;
+                self.lose();
             }
         }
         if self.random.permille(300) {
             self.store.replicate();
         }
-        self.after(lasts, Event::Healed);
+    }
+
+    fn begin(&mut self, trouble: Trouble, lasts: i64) {
+        self.trouble(trouble, |count| *count += 1);
+        self.after(lasts, Event::Healed(trouble));
+    }
+
+    fn trouble(&mut self, trouble: Trouble, change: impl Fn(&mut u32)) {
+        match trouble {
+            Trouble::CutOff(node) => change(&mut self.cut_off[node]),
+            Trouble::Deaf(node) => change(&mut self.deaf[node]),
+            Trouble::Everybody => self.cut_off.iter_mut().for_each(change),
+            Trouble::StoreAway => change(&mut self.store_away),
+        }
+    }
+
+    fn lose(&mut self) {
+        self.losses.push(self.now);
+        self.tally.losses += 1;
     }
 
     /// Another node starts in its place.
     fn die(&mut self, node: usize) {
+        self.tally.stranded += self.nodes[node].stranded(i64::MAX / 2_000);
         self.nodes[node] = self.fresh_node();
         self.lives[node] += 1;
         self.held_back[node].clear();
@@ -413,6 +464,7 @@ impl AddAssign for Tally {
         self.locally += other.locally;
         self.refused += other.refused;
         self.put_back += other.put_back;
+        self.stranded += other.stranded;
         self.calls += other.calls;
         self.mishaps += other.mishaps;
         self.losses += other.losses;
@@ -421,12 +473,12 @@ impl AddAssign for Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally { events, admitted, locally, refused, put_back, calls, mishaps, losses } = self;
+        let Tally { events, admitted, locally, refused, put_back, stranded, calls, mishaps, losses } = self;
         write!(
             f,
             "{events} events, {admitted} admitted, {locally} on leases of which {put_back} were put back, "
         )?;
-        write!(f, "{refused} refused, ")?;
+        write!(f, "{refused} refused, {stranded} tokens stranded, ")?;
         write!(f, "{calls} messages to the store, {mishaps} mishaps, {losses} losses")
     }
 }

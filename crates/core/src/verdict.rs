@@ -31,12 +31,13 @@ pub struct Verdict {
 ///
 /// Of a window or a log it is the instant of the charge. A bucket that refills is paid back in the order of its charges:
 /// here it is the instant from which on time pays back this one, and how much of the microsecond after it still goes to
-/// those before, in the bucket's own units.
+/// those before, in the bucket's own units. Of a log that was charged on a lease it is an instant no later than the entry:
+/// then the oldest entries since are touched, and none that would have counted for longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mark {
     /// The instant, on the store's clock.
     pub at: Timestamp,
-    /// What of the microsecond after it belongs to earlier charges.
+    /// What of the microsecond after it belongs to earlier charges. Of a log: not 0 if any entry since may be meant.
     pub rest: u64,
 }
 
@@ -44,6 +45,11 @@ impl Mark {
     /// A whole instant.
     pub const fn at(at: Timestamp) -> Self {
         Mark { at, rest: 0 }
+    }
+
+    /// This instant or later.
+    pub const fn since(at: Timestamp) -> Self {
+        Mark { at, rest: 1 }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::algorithm::{Bucket, Demand, State};
-use tollgate_core::rule::Mismatch;
+use tollgate_core::rule::{Consistency, Mismatch};
 use tollgate_core::{
     Decision, Descriptor, Enforcement, Hit, Limited, Micros, Outcome, RuleIndex, RuleSet, Ruling, Timestamp,
     Verdict, Verdicts,
@@ -420,6 +420,15 @@ impl<S: Store> Limiter<S> {
         charged: bool,
     ) -> Result<Outlook, StoreError> {
         let state = self.store.inspect(hit).await?;
+        if hit.key.space().consistency() != Consistency::Exact {
+            // What is out on lease, or this node's share, is not in the state.
+            let mut said = Verdicts::new();
+            self.store.peek(std::slice::from_ref(hit), &mut said).await?;
+            let before = said[0];
+            let cost = if charged && before.allowed { hit.demand.cost } else { 0 };
+            let after = Verdict { remaining: before.remaining.saturating_sub(cost), ..before };
+            return Ok(Outlook { rule, state, before, after });
+        }
         let mut bucket = Bucket::open(hit.limit, state.clone(), at, window(hit, hit.limit));
         let asked = bucket.ask(hit.demand);
         let before = bucket.verdict(asked);

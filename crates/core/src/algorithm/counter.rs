@@ -27,7 +27,7 @@ pub struct Counts {
     pub last: Timestamp,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Account {
     limit: u64,
     window: u64,

@@ -28,7 +28,25 @@ pub struct Debt {
     pub last: Timestamp,
 }
 
-#[derive(Debug)]
+/// The largest number of units that every store keeps exactly.
+const MOST: u64 = (1 << 53) - 1;
+
+impl Debt {
+    /// Tokens owed beyond what a limit holds.
+    pub(super) fn beyond(&self, refill: &Refill) -> u64 {
+        if self.p == refill.p {
+            return self.debt.saturating_sub(refill.capacity * refill.p).div_ceil(refill.p);
+        }
+        self.debt.div_ceil(self.p).saturating_sub(refill.capacity)
+    }
+
+    /// Owes so many tokens more, or as many of them as can be counted.
+    pub(super) fn use_beyond(&mut self, tokens: u64) {
+        self.debt += tokens.min((MOST - self.debt) / self.p) * self.p;
+    }
+}
+
+#[derive(Debug, Clone)]
 pub struct Account<'l> {
     refill: &'l Refill,
     /// Tokens that need not wait; `None` for a token bucket, which holds nobody.

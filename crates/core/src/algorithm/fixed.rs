@@ -16,7 +16,7 @@ pub struct Count {
     pub last: Timestamp,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Account<'l> {
     limit: u64,
     windows: Windows<'l>,
@@ -33,7 +33,7 @@ pub(super) fn start_on_the_clock(length: Micros, phase: &Phase, window: Window, 
 }
 
 /// Where windows begin and how long they are.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Windows<'l> {
     length: i64,
     phase: &'l Phase,

@@ -19,7 +19,23 @@ pub struct Spent {
     pub last: Timestamp,
 }
 
-#[derive(Debug)]
+impl Spent {
+    /// Uses so many tokens more; ticks of a bucket that was full begin now.
+    pub(super) fn use_beyond(&mut self, refill: &IntervalRefill, tokens: u64) {
+        if self.used == 0 {
+            self.anchor = match refill.ticks {
+                Ticks::FromFirstTake => self.last,
+                Ticks::Aligned => {
+                    let tick = window_start(self.last.as_micros(), signed(refill.interval), 0);
+                    Timestamp::from_micros(tick)
+                }
+            };
+        }
+        self.used += tokens;
+    }
+}
+
+#[derive(Debug, Clone)]
 pub(super) struct Account<'l> {
     refill: &'l IntervalRefill,
     used: u64,

@@ -46,7 +46,7 @@ impl Log {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Account {
     limit: u64,
     window: i64,
@@ -136,17 +136,24 @@ impl super::Account for Account {
     }
 
     fn undo(&mut self, cost: u64, mark: Mark) -> bool {
-        let entry = |entry: &Entry| entry.at.cmp(&mark.at);
-        let Ok(place) = self.log.entries.binary_search_by(entry) else { return false };
-        if place < self.dead {
+        if mark.at.as_micros() <= self.at - self.window {
             return false;
         }
-        let left = u64::from(self.log.entries[place].cost).saturating_sub(cost);
-        self.alive -= u64::from(self.log.entries[place].cost) - left;
-        self.log.entries[place].cost = u32::try_from(left).expect("no more than it was");
-        if left == 0 {
-            self.log.entries.remove(place);
+        let first = self.log.entries.partition_point(|entry| entry.at < mark.at).max(self.dead);
+        let mut left = cost;
+        for entry in self.log.entries.range_mut(first..) {
+            if left == 0 || mark.rest == 0 && entry.at != mark.at {
+                break;
+            }
+            let part = left.min(u64::from(entry.cost));
+            left -= part;
+            entry.cost -= u32::try_from(part).expect("no more than the entry's cost");
         }
+        if left == cost {
+            return false;
+        }
+        self.alive -= cost - left;
+        self.log.entries.retain(|entry| entry.cost > 0);
         self.written();
         true
     }

@@ -99,13 +99,13 @@ pub enum Window {
 }
 
 /// One bucket at one instant: the state brought to `now`, ready to be asked, charged and written back.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Bucket<'l> {
     limit: &'l Limit,
     accounts: Accounts<'l>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Accounts<'l> {
     Debt(Opened<debt::Account<'l>>),
     Interval(Opened<interval::Account<'l>>),
@@ -138,7 +138,7 @@ trait Account {
 }
 
 /// An account, and how its instant relates to the clock.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Opened<A> {
     account: A,
     /// How far the clock is behind the instant that is computed at.
@@ -228,10 +228,15 @@ impl<'l> Bucket<'l> {
         each!(&mut self.accounts, opened => opened.take(cost));
     }
 
-    /// Charges what was spent on a lease. It fits, unless the limit was lowered since; a log takes it all the same.
-    pub(crate) fn settle(&mut self, tokens: u64) {
-        let fits = if let Accounts::Log(_) = self.accounts { tokens } else { tokens.min(self.remaining()) };
+    /// Charges what was spent on a lease. It fits, unless the limit was lowered since: then windows and logs take it all
+    /// the same, and a bucket, which can owe no more than it holds, what it can. Answers what is left.
+    pub(crate) fn settle(&mut self, tokens: u64) -> u64 {
+        let fits = match self.accounts {
+            Accounts::Debt(_) | Accounts::Interval(_) => tokens.min(self.remaining()),
+            Accounts::Fixed(_) | Accounts::Log(_) | Accounts::Counter(_) => tokens,
+        };
         self.take(fits);
+        tokens - fits
     }
 
     /// Gives back a cost; never beyond full.
@@ -432,6 +437,28 @@ impl State {
             State::FixedWindow(count) => count.last,
             State::SlidingWindowLog(log) => log.last,
             State::SlidingWindowCounter(counts) => counts.last,
+        }
+    }
+
+    /// Tokens used beyond what this limit holds, under one that was larger; those that a conversion to it forgives.
+    pub(crate) fn used_beyond(&self, limit: &Limit) -> u64 {
+        match (self, limit.algorithm()) {
+            (State::TokenBucket(debt), Algorithm::TokenBucket(refill)) => debt.beyond(refill),
+            (State::TokenBucketInterval(spent), Algorithm::TokenBucketInterval(refill)) => {
+                spent.used.saturating_sub(refill.capacity)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Puts them back, in a state that was written just now.
+    pub(crate) fn use_beyond(&mut self, limit: &Limit, tokens: u64) {
+        match (self, limit.algorithm()) {
+            (State::TokenBucket(debt), Algorithm::TokenBucket(_)) => debt.use_beyond(tokens),
+            (State::TokenBucketInterval(spent), Algorithm::TokenBucketInterval(refill)) => {
+                spent.use_beyond(refill, tokens);
+            }
+            _ => {}
         }
     }
 

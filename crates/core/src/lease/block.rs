@@ -5,6 +5,7 @@
 //! void: the queue has moved on, and others stand where it was. So blocks of different nodes never overlap, and nothing
 //! has to be given back.
 
+use super::purse::Taken;
 use super::{DRIFT, TERM};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Micros, Timestamp};
@@ -12,7 +13,7 @@ use crate::verdict::Verdict;
 
 /// Places that follow each other, taken from the front.
 #[derive(Debug, Clone, Copy)]
-pub struct Block {
+pub(super) struct Block {
     /// Units that leave in a microsecond, and units of one place.
     rate: u64,
     units: u64,
@@ -27,11 +28,13 @@ pub struct Block {
     received: Timestamp,
     /// Grows with everything that is taken; no two blocks of a key begin with the same.
     takes: u64,
+    /// Places that nobody took in time, until somebody asks.
+    lapsed: u64,
 }
 
 /// What a block has for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub(super) enum Turn {
     /// A place, to be held for so long.
     Place {
         /// Until its turn.
@@ -48,7 +51,7 @@ pub enum Turn {
 impl Block {
     /// What is left of a block that a charge of so many places took, when the request that it was taken for has its own;
     /// `None` for a limit that has no queue.
-    pub fn new(
+    pub(super) fn new(
         limit: &Limit,
         places: u64,
         cost: u64,
@@ -62,16 +65,16 @@ impl Block {
         let places = places.saturating_sub(cost);
         let ahead = end.saturating_sub(places.saturating_mul(units));
         let takes = sent.as_micros().unsigned_abs() << 16;
-        Some(Block { rate, units, free: free * units, ahead, places, sent, received, takes })
+        Some(Block { rate, units, free: free * units, ahead, places, sent, received, takes, lapsed: 0 })
     }
 
     /// The ticket of the request that the block was taken for.
-    pub const fn first_ticket(&self) -> u64 {
+    pub(super) const fn first_ticket(&self) -> u64 {
         self.takes
     }
 
     /// Takes places for a request of this cost that bears no longer delay than its patience.
-    pub fn take(&mut self, cost: u64, patience: Micros, now: Timestamp) -> Turn {
+    pub(super) fn take(&mut self, cost: u64, patience: Micros, now: Timestamp) -> Turn {
         self.drop_void(now);
         if cost > self.places {
             return Turn::None;
@@ -89,7 +92,7 @@ impl Block {
     }
 
     /// Puts places back that a request, refused elsewhere, did not need; lost if others were taken since.
-    pub fn put_back(&mut self, cost: u64, ticket: u64) {
+    pub(super) fn put_back(&mut self, Taken { cost, ticket }: Taken) {
         if ticket == self.takes
             && let Some(ahead) = self.ahead.checked_sub(cost * self.units)
         {
@@ -110,5 +113,18 @@ impl Block {
         };
         self.ahead += void * self.units;
         self.places -= void;
+        self.lapsed += void;
+    }
+
+    /// Places that may be taken.
+    pub(super) fn places_at(mut self, now: Timestamp) -> u64 {
+        self.drop_void(now);
+        self.places
+    }
+
+    /// How many passed by unused, since this was asked last.
+    pub(super) fn lapsed(&mut self, now: Timestamp) -> u64 {
+        self.drop_void(now);
+        std::mem::take(&mut self.lapsed)
     }
 }

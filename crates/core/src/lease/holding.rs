@@ -1,12 +1,4 @@
-//! The node's side: what it has borrowed of one bucket, and what it does with that.
-//!
-//! ```text
-//! request -> spend -> Pass      held tokens cover it
-//!                     Refuse    the store refused the same a moment ago
-//!                     Call      send `call`; when the loan is here, ask again
-//!                     Wait      a call is under way; when it is over, ask again
-//!                     Exact     too cold to borrow for: the store decides this one
-//! ```
+//! Tokens that a node has borrowed of one bucket, and what it does with them.
 //!
 //! One call answers all who wait for it. Those whom its loan covers pass. If the store refused, or had less left than a
 //! request costs, the others are refused too, however late they come to look: a crowd makes no more calls than one
@@ -16,6 +8,7 @@
 //! anybody else's.
 
 use super::pace::Pace;
+use super::purse::Taken;
 use super::{Call, DRIFT, Loan, NodeId, TERM};
 use crate::time::{Micros, Timestamp};
 use crate::verdict::{Mark, Verdict};
@@ -23,7 +16,7 @@ use crate::verdict::{Mark, Verdict};
 /// Tokens for so long are borrowed.
 const AHEAD: u64 = 50_000;
 /// The longest time a refusal is remembered.
-const LONGEST_REFUSAL: Micros = Micros::new(1_000_000);
+pub(super) const LONGEST_REFUSAL: Micros = Micros::new(1_000_000);
 /// A bucket that lent less than was wanted is asked again after this time, unless a request needs it sooner.
 const SCARCE: Micros = Micros::new(10_000);
 /// A lease that nobody has spent from for so long is given back.
@@ -46,32 +39,19 @@ impl Temper {
     pub const AUTO: Temper = Temper { hot: 400, cold: 100 };
 }
 
-/// What to do with a request.
+/// What to do with a request: [`Step`](super::Step), without what is told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// It passes on held tokens.
+pub(super) enum Spend {
     Pass(Taken),
-    /// It is refused, as the store did a moment ago.
     Refuse(Verdict),
-    /// Ask the store to lend what it needs.
     Call,
-    /// Wait for the call that is under way.
     Wait,
-    /// Let the store decide.
     Exact,
-}
-
-/// Tokens that were taken from a lease, in case they have to be put back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
-    cost: u64,
-    /// The [`Holding::epoch`] they were taken in. In a later one they are no longer this node's.
-    epoch: u64,
 }
 
 /// What a node holds of one bucket.
 #[derive(Debug, Clone)]
-pub struct Holding {
+pub(super) struct Holding {
     /// Unspent, and good until `ends`.
     tokens: u64,
     ends: Timestamp,
@@ -88,6 +68,10 @@ pub struct Holding {
     told: Told,
     /// No call without need before this.
     quiet_until: Timestamp,
+    /// The store lends to no more nodes until about then, though it has something left.
+    unlent_until: Timestamp,
+    /// Tokens that went to waste, until somebody asks.
+    stranded: u64,
 }
 
 /// A call under way.
@@ -97,6 +81,7 @@ struct Flight {
     /// Read before it was sent.
     sent: Timestamp,
     left: u64,
+    returned: u64,
     want: u64,
 }
 
@@ -113,11 +98,13 @@ struct Told {
     remaining: u64,
     reset_after: Micros,
     at: Timestamp,
+    /// Where a charge of then would stand, on the store's clock.
+    mark: Mark,
 }
 
 impl Holding {
     /// Nothing is held yet.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let never = Timestamp::from_micros(i64::MIN);
         Holding {
             tokens: 0,
@@ -130,12 +117,14 @@ impl Holding {
             refusal: None,
             told: Told::default(),
             quiet_until: never,
+            unlent_until: never,
+            stranded: 0,
         }
     }
 
     /// Counts a request towards the key's pace. Once for each, however often it then [`spend`](Self::spend)s.
     #[inline]
-    pub fn note(&mut self, cost: u64, temper: Temper, now: Timestamp) {
+    pub(super) fn note(&mut self, cost: u64, temper: Temper, now: Timestamp) {
         self.pace.note(cost, now);
         let pace = self.pace.per_second(now);
         self.hot = if self.hot { pace >= temper.cold } else { pace >= temper.hot };
@@ -143,40 +132,48 @@ impl Holding {
 
     /// What to do with a request of this cost that was first looked at then.
     #[inline]
-    pub fn spend(&mut self, cost: u64, asked: Timestamp, now: Timestamp) -> Step {
-        if cost <= self.tokens_at(now) {
+    pub(super) fn spend(&mut self, cost: u64, asked: Timestamp, now: Timestamp) -> Spend {
+        let tokens = self.tokens_at(now);
+        if cost <= tokens {
             self.tokens -= cost;
-            return Step::Pass(Taken { cost, epoch: self.epoch });
+            return Spend::Pass(Taken { cost, ticket: self.epoch });
         }
-        if let Some(refusal) = self.refusal.filter(|refusal| refusal.holds(cost, asked, now)) {
-            return Step::Refuse(refusal.verdict_at(now));
+        // The store is asked only for what is missing.
+        if let Some(refusal) = self.refusal.filter(|refusal| refusal.holds(cost - tokens, asked, now)) {
+            return Spend::Refuse(refusal.verdict_at(now));
         }
         match self.flight {
-            Some(_) => Step::Wait,
-            None if self.hot => Step::Call,
-            None => Step::Exact,
+            Some(_) => Spend::Wait,
+            None if self.hot && now >= self.unlent_until => Spend::Call,
+            None => Spend::Exact,
         }
     }
 
     /// Puts tokens back that a request took and, refused elsewhere, did not need. They are lost when the store was told
     /// meanwhile that they are spent, or has let go of the lease they are from.
-    pub fn put_back(&mut self, taken: Taken) {
-        if taken.epoch == self.epoch {
+    pub(super) fn put_back(&mut self, taken: Taken) {
+        if taken.ticket == self.epoch {
             self.tokens += taken.cost;
         }
     }
 
-    /// The call to send now, for a request of this cost that waits for it.
-    pub fn call(&mut self, node: NodeId, sequence: u64, least: u64, now: Timestamp) -> Call {
+    /// The call to send now, for a request of this cost that waits for it: what it needs beside what is left.
+    pub(super) fn call(&mut self, node: NodeId, sequence: u64, cost: u64, now: Timestamp) -> Call {
         let left = self.tokens_at(now);
+        let least = cost.saturating_sub(left);
         let want = self.target(now).saturating_sub(left).max(least);
         self.send(Call { node, sequence, left, returned: 0, least, want, term: TERM }, now)
     }
 
     /// The call to send although nobody waits for it: before the lease runs dry or ends.
     #[inline]
-    pub fn renewal(&mut self, node: NodeId, sequence: impl FnOnce() -> u64, now: Timestamp) -> Option<Call> {
-        if self.flight.is_some() || !self.hot || now < self.quiet_until {
+    pub(super) fn renewal(
+        &mut self,
+        node: NodeId,
+        sequence: impl FnOnce() -> u64,
+        now: Timestamp,
+    ) -> Option<Call> {
+        if self.flight.is_some() || !self.hot || now < self.quiet_until.max(self.unlent_until) {
             return None;
         }
         let left = self.tokens_at(now);
@@ -186,8 +183,13 @@ impl Holding {
         (left * 2 < target || ends_soon).then(|| self.call(node, sequence(), 0, now))
     }
 
+    /// Whether nobody has asked for a while or nobody will, and no call is under way.
+    pub(super) fn parts(&self, parting: Parting, now: Timestamp) -> bool {
+        self.flight.is_none() && (parting == Parting::Final || self.pace.silence(now) >= IDLE)
+    }
+
     /// The call that gives everything back, when nobody has asked for a while or nobody will.
-    pub fn farewell(
+    pub(super) fn farewell(
         &mut self,
         node: NodeId,
         sequence: impl FnOnce() -> u64,
@@ -195,8 +197,7 @@ impl Holding {
         now: Timestamp,
     ) -> Option<Call> {
         let left = self.tokens_at(now);
-        let waits = parting == Parting::Idle && self.pace.silence(now) < IDLE;
-        if left == 0 || waits || self.flight.is_some() {
+        if left == 0 || !self.parts(parting, now) {
             return None;
         }
         self.tokens = 0;
@@ -207,14 +208,17 @@ impl Holding {
 
     /// The store answered a call; anything but the one that is waited for is too late, and is not spent. Answers when the
     /// call was sent, if it was waited for.
-    pub fn answered(
+    pub(super) fn answered(
         &mut self,
         sequence: u64,
         loan: Loan,
         verdict: &Verdict,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let flight = self.flight.take_if(|flight| flight.sequence == sequence)?;
+        let Some(flight) = self.flight.take_if(|flight| flight.sequence == sequence) else {
+            self.strand(loan.granted);
+            return None;
+        };
         // From before the call was sent, and not to the end: this node stops before the store forgets.
         self.lasts = loan.term.get() - loan.term.get().div_ceil(DRIFT);
         self.ends = flight.sent.after(Micros::new(self.lasts));
@@ -222,13 +226,16 @@ impl Holding {
         if loan.kept < flight.left {
             self.epoch += 1; // the lease had ended there, with all that was taken of it
         }
-        if now >= self.ends {
-            self.tokens = 0;
-        }
+        self.lapse(now);
         if loan.granted < flight.want {
             self.quiet_until = now.after(SCARCE);
         }
-        self.told = Told { remaining: verdict.remaining, reset_after: verdict.reset_after, at: now };
+        self.told = Told {
+            remaining: verdict.remaining,
+            reset_after: verdict.reset_after,
+            at: now,
+            mark: verdict.mark,
+        };
         self.refuse_who_waited(verdict, now);
         Some(flight.sent)
     }
@@ -247,30 +254,55 @@ impl Holding {
     }
 
     /// The size of the block to take of a queue, for a request of this cost: no more than a part of what was left.
-    pub fn places(&self, cost: u64, want: u64) -> u64 {
+    pub(super) fn places(&self, cost: u64, want: u64) -> u64 {
         want.min(self.told.remaining / 4).max(cost)
     }
 
     /// Nobody waits any more for the answer to a call; if it comes, it is not spent.
-    pub fn gave_up(&mut self, sequence: u64, now: Timestamp) {
-        if self.flight.take_if(|flight| flight.sequence == sequence).is_some() {
+    pub(super) fn gave_up(&mut self, sequence: u64, now: Timestamp) {
+        if let Some(flight) = self.flight.take_if(|flight| flight.sequence == sequence) {
             self.quiet_until = now.after(SCARCE);
+            self.strand(flight.returned);
         }
     }
 
+    /// Tokens went to waste.
+    pub(super) fn strand(&mut self, tokens: u64) {
+        self.stranded = self.stranded.saturating_add(tokens);
+    }
+
+    /// How many have, since this was asked last.
+    pub(super) fn stranded(&mut self, now: Timestamp) -> u64 {
+        self.lapse(now);
+        std::mem::take(&mut self.stranded)
+    }
+
+    /// What has ended does not come back to life.
+    fn lapse(&mut self, now: Timestamp) {
+        if now >= self.ends {
+            self.strand(self.tokens);
+            self.tokens = 0;
+        }
+    }
+
+    /// The store has something left and does not lend it, having lent to so many: it decides for a while.
+    pub(super) fn unlent(&mut self, now: Timestamp) {
+        self.unlent_until = now.after(TERM);
+    }
+
     /// The store refused a request of this cost: the same need not be asked again for a while.
-    pub fn refused(&mut self, cost: u64, verdict: Verdict, now: Timestamp) {
+    pub(super) fn refused(&mut self, cost: u64, verdict: Verdict, now: Timestamp) {
         let wait = verdict.retry_after.unwrap_or(LONGEST_REFUSAL).min(LONGEST_REFUSAL);
         self.refusal = Some(Refusal { cost, verdict, at: now, until: now.after(wait) });
     }
 
     /// Something was refunded or reset: what was refused may pass now.
-    pub fn forget_refusal(&mut self) {
+    pub(super) fn forget_refusal(&mut self) {
         self.refusal = None;
     }
 
     /// The verdict on a request that passed here: what the store said last, and what is held.
-    pub fn verdict(&self, limit: u64, now: Timestamp) -> Verdict {
+    pub(super) fn verdict(&self, limit: u64, now: Timestamp) -> Verdict {
         let elapsed = Micros::new(now.as_micros().abs_diff(self.told.at.as_micros()));
         Verdict {
             allowed: true,
@@ -280,28 +312,28 @@ impl Holding {
             reset_after: self.told.reset_after.saturating_sub(elapsed),
             delay: Micros::ZERO,
             more_after: None,
-            mark: Mark::at(now),
+            mark: self.told.mark,
         }
     }
 
     /// Tokens that may be spent.
     #[inline]
-    pub fn tokens_at(&self, now: Timestamp) -> u64 {
+    pub(super) fn tokens_at(&self, now: Timestamp) -> u64 {
         if now < self.ends { self.tokens } else { 0 }
     }
 
     /// Whether a call is under way.
-    pub const fn is_calling(&self) -> bool {
+    pub(super) const fn is_calling(&self) -> bool {
         self.flight.is_some()
     }
 
     /// Whether its decisions are made here.
-    pub const fn is_hot(&self) -> bool {
+    pub(super) const fn is_hot(&self) -> bool {
         self.hot
     }
 
     /// Whether nothing would be lost by forgetting it.
-    pub fn is_idle(&self, now: Timestamp) -> bool {
+    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         let refuses = self.refusal.is_some_and(|refusal| now < refusal.until);
         self.flight.is_none() && self.tokens_at(now) == 0 && !refuses && self.pace.silence(now) >= IDLE
     }
@@ -312,10 +344,10 @@ impl Holding {
     }
 
     fn send(&mut self, call: Call, now: Timestamp) -> Call {
-        self.tokens = self.tokens_at(now); // what has ended does not come back to life
-        let Call { sequence, left, want, .. } = call;
+        self.lapse(now);
+        let Call { sequence, left, returned, want, .. } = call;
         self.epoch = 2 * sequence; // of this key and of any that takes its place, there is none like it
-        self.flight = Some(Flight { sequence, sent: now, left, want });
+        self.flight = Some(Flight { sequence, sent: now, left, returned, want });
         call
     }
 }
@@ -327,12 +359,6 @@ pub enum Parting {
     Idle,
     /// At once: the node stops, or the limit has changed.
     Final,
-}
-
-impl Default for Holding {
-    fn default() -> Self {
-        Holding::new()
-    }
 }
 
 impl Refusal {

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Call, Loan, MOST_HOLDERS, NodeId, is_lent};
 use crate::algorithm::{Answer, Bucket, Demand, Instant, State, Window};
-use crate::limit::Limit;
+use crate::limit::{Algorithm, Limit};
 use crate::time::{Micros, Timestamp};
 use crate::verdict::{Mark, Verdict};
 
@@ -48,11 +48,6 @@ impl Ledger {
         self.0.iter().map(|lease| lease.tokens).sum()
     }
 
-    /// The end of the last lease.
-    fn end(&self) -> Option<Timestamp> {
-        self.0.last().map(|lease| lease.until)
-    }
-
     fn of(&self, node: NodeId) -> Option<&Lease> {
         self.0.iter().find(|lease| lease.node == node)
     }
@@ -81,6 +76,19 @@ pub struct LeasedBucket<'l> {
     ledger: Ledger,
     outstanding: u64,
     at: Timestamp,
+    window: Window,
+    /// Tokens used beyond what the limit holds, under one that was larger: lending does not forgive them.
+    beyond: u64,
+    changed: bool,
+}
+
+/// What a store has to write when it is done with a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    /// Nothing.
+    Nothing,
+    /// What there is to remember, if there is anything that a fresh bucket does not know.
+    All(Option<(State, Ledger)>),
 }
 
 impl<'l> LeasedBucket<'l> {
@@ -98,32 +106,41 @@ impl<'l> LeasedBucket<'l> {
         }
         let Instant { at, step, .. } = Instant::of(state.as_ref().map(State::last), now);
         let at = Timestamp::from_micros(at);
+        let mut beyond = state.as_ref().map_or(0, |state| state.used_beyond(limit));
         match step {
             // No time has passed, so no lease has ended.
             Some(by) => ledger.shift(by),
             None => {
                 for lease in ledger.ended(at) {
                     let mut bucket = Bucket::open(limit, state, lease.until, window);
-                    bucket.settle(lease.tokens);
+                    beyond += bucket.settle(lease.tokens);
                     state = Some(bucket.into_state());
                 }
             }
         }
         let bucket = Bucket::open(limit, state, now, window);
-        LeasedBucket { limit, bucket, outstanding: ledger.outstanding(), ledger, at }
+        let outstanding = ledger.outstanding();
+        LeasedBucket { limit, bucket, ledger, outstanding, at, window, beyond, changed: false }
     }
 
     /// What the bucket would do with a demand. A cost of 0 always passes.
     ///
-    /// The wait is exact while the tokens out on lease leave room for the cost; beyond, it is until the last lease has
-    /// ended and all of it has been earned back.
+    /// Of a bucket the wait is the least one if all that is out on lease is spent and nobody tells of it before its end. Of
+    /// windows and logs it suffices.
     pub fn ask(&self, demand: Demand) -> Answer {
         if self.outstanding == 0 || demand.cost == 0 || demand.cost > self.limit.capacity() {
             return self.bucket.ask(demand);
         }
         let cost = demand.cost.saturating_add(self.outstanding);
         match self.bucket.ask(Demand { cost, ..demand }) {
-            Answer::Never => Answer::Wait(self.until_all_is_back()),
+            Answer::Never => Answer::Wait(self.until_leases_have_ended(|bucket, left| {
+                let cost = demand.cost.saturating_add(left);
+                match bucket.ask(Demand { cost, ..demand }) {
+                    Answer::Pass { .. } => Some(Micros::ZERO),
+                    Answer::Wait(wait) => Some(wait),
+                    Answer::Never => None,
+                }
+            })),
             answer => answer,
         }
     }
@@ -131,16 +148,20 @@ impl<'l> LeasedBucket<'l> {
     /// Charges a cost that [`ask`](Self::ask) let pass.
     pub fn take(&mut self, cost: u64) {
         self.bucket.take(cost);
+        self.changed |= cost > 0;
     }
 
     /// Gives back a cost; never beyond full.
     pub fn refund(&mut self, cost: u64) {
         self.bucket.refund(cost);
+        self.changed |= cost > 0;
     }
 
     /// Gives back what is left of a charge, as [`Bucket::undo`]; what is out on lease is not touched.
     pub fn undo(&mut self, cost: u64, mark: Mark) -> bool {
-        self.bucket.undo(cost, mark)
+        let undone = self.bucket.undo(cost, mark);
+        self.changed |= undone;
+        undone
     }
 
     /// The largest cost that would pass now.
@@ -174,7 +195,18 @@ impl<'l> LeasedBucket<'l> {
             Answer::Wait(wait) => Some(wait),
             Answer::Pass { .. } | Answer::Never => None,
         };
-        Verdict { remaining, more_after, reset_after: self.until_all_is_back(), ..verdict }
+        let reset_after =
+            self.until_leases_have_ended(|bucket, left| (left == 0).then(|| bucket.reset_after()));
+        Verdict { remaining, more_after, reset_after, ..verdict }
+    }
+
+    /// The verdict on the request that waited for a loan, after [`lend`](Self::lend).
+    pub fn verdict_on_loan(&self, call: &Call, loan: Loan) -> Verdict {
+        self.verdict(if loan.granted >= call.least {
+            Answer::Pass { delay: Micros::ZERO }
+        } else {
+            self.ask(Demand { cost: call.least, patience: Micros::MAX })
+        })
     }
 
     /// Lends to a node, after it has told what became of its lease. `None`, and nothing is changed, when a later call
@@ -188,7 +220,10 @@ impl<'l> LeasedBucket<'l> {
         let kept = call.left.min(held);
         let returned = call.returned.min(held - kept);
         self.ledger.0.retain(|lease| lease.node != call.node);
-        self.bucket.settle(held - kept - returned);
+        if self.bucket.remaining() > 0 {
+            self.beyond = 0; // the limit has been earned back
+        }
+        self.beyond += self.bucket.settle(held - kept - returned);
         self.outstanding = self.ledger.outstanding() + kept;
 
         let lends = is_lent(self.limit) && self.ledger.0.len() < MOST_HOLDERS;
@@ -203,6 +238,7 @@ impl<'l> LeasedBucket<'l> {
             self.ledger = Ledger::new(self.ledger.0.drain(..).chain([lease]));
             self.outstanding += granted;
             self.bucket.touch();
+            self.changed = true;
         }
         let term = Micros::new(until.as_micros().abs_diff(self.at.as_micros()));
         Some(Loan { granted, kept, term })
@@ -216,21 +252,62 @@ impl<'l> LeasedBucket<'l> {
         Some((self.bucket.into_state(), self.ledger))
     }
 
-    /// What a refusal writes after a clock step, as [`Bucket::close_shifted`].
-    pub fn close_shifted(self) -> (State, Ledger) {
-        (self.bucket.close_shifted(), self.ledger)
+    /// What to write after a request: what changed, and where nothing did, that the clock went back.
+    pub fn written(self) -> Written {
+        match (self.changed, self.stepped()) {
+            (true, _) => Written::All(self.close()),
+            (false, true) => Written::All(Some((self.bucket.close_shifted(), self.ledger))),
+            (false, false) => Written::Nothing,
+        }
+    }
+
+    /// What to write after a call: the same, and what is used beyond the limit stays used.
+    pub fn written_by_lending(self) -> Written {
+        let (limit, beyond, changed) = (self.limit, self.beyond, self.changed);
+        match self.written() {
+            Written::All(Some((mut state, ledger))) if changed && beyond > 0 => {
+                state.use_beyond(limit, beyond);
+                Written::All(Some((state, ledger)))
+            }
+            written => written,
+        }
     }
 
     /// What is left when the bucket is forgotten: only what is out on lease.
-    pub fn reset(mut self, now: Timestamp, window: Window) -> Option<(State, Ledger)> {
-        self.bucket = Bucket::open(self.limit, None, now, window);
+    pub fn reset(mut self, now: Timestamp) -> Option<(State, Ledger)> {
+        self.bucket = Bucket::open(self.limit, None, now, self.window);
         self.bucket.touch();
         self.close()
     }
 
-    /// The wait until the last lease has ended and everything has been earned back, if nothing is given back before.
-    fn until_all_is_back(&self) -> Micros {
-        let end = self.ledger.end().unwrap_or(self.at).after(self.limit.time_to_full());
-        Micros::new(end.as_micros().abs_diff(self.at.as_micros()) + self.bucket.lag())
+    /// The wait until enough leases have ended, as if each were spent at its end: `then` says, of the bucket at the end of
+    /// one and of what is still out, how long it takes from there, if that is enough.
+    fn until_leases_have_ended(&self, then: impl Fn(&Bucket<'_>, u64) -> Option<Micros>) -> Micros {
+        let leases = self.ledger.leases();
+        let last = leases.last().map_or(self.at, |lease| lease.until);
+        if let Algorithm::SlidingWindowLog { window, .. } = self.limit.algorithm() {
+            return self.until(last.after(*window)); // an entry counts from when its lease ended
+        }
+        let mut state = self.bucket.clone().into_state();
+        let (mut left, mut wait) = (self.outstanding, Micros::ZERO);
+        for (place, lease) in leases.iter().enumerate() {
+            let mut bucket = Bucket::open(self.limit, Some(state), lease.until, self.window);
+            bucket.settle(lease.tokens);
+            left -= lease.tokens;
+            let next = leases.get(place + 1).map(|next| next.until);
+            if let Some(after) = then(&bucket, left) {
+                let end = lease.until.after(after);
+                wait = self.until(end);
+                if next.is_none_or(|next| end <= next) {
+                    break;
+                }
+            }
+            state = bucket.into_state();
+        }
+        wait
+    }
+
+    fn until(&self, instant: Timestamp) -> Micros {
+        Micros::new(instant.as_micros().abs_diff(self.at.as_micros()) + self.bucket.lag())
     }
 }

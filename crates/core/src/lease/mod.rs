@@ -14,8 +14,7 @@
 //! | side | value | asks |
 //! |---|---|---|
 //! | store | [`LeasedBucket`] | how much may be lent, and what is left for the others? |
-//! | node | [`Holding`] | may this request pass on what is held? is it time to call the store? |
-//! | node | [`Block`] | the same for places in the queue of a leaky bucket |
+//! | node | [`Purse`] | may this request pass on what is held? is it time to call the store? |
 //!
 //! Between them travel a [`Call`] and its [`Loan`]. Either may be lost, late, doubled or out of order. A node spends
 //! a loan only if it is the answer to the call it waits for, and only until an end that is counted from before that
@@ -25,13 +24,14 @@ mod block;
 mod holding;
 mod ledger;
 mod pace;
+mod purse;
 
 use crate::limit::{Algorithm, Limit};
 use crate::time::Micros;
 
-pub use block::{Block, Turn};
-pub use holding::{Holding, Parting, Step, Taken, Temper};
-pub use ledger::{Lease, LeasedBucket, Ledger};
+pub use holding::{Parting, Temper};
+pub use ledger::{Lease, LeasedBucket, Ledger, Written};
+pub use purse::{Purse, ROUNDS, Step, Taken};
 
 /// How long a lease lasts at the store.
 pub const TERM: Micros = Micros::new(500_000);
@@ -87,7 +87,7 @@ impl Call {
 }
 
 /// Whether tokens of this limit can be lent. The places of a queue cannot, each has its own turn: they are taken as a
-/// [`Block`].
+/// block.
 pub const fn is_lent(limit: &Limit) -> bool {
     !matches!(limit.algorithm(), Algorithm::LeakyBucket { .. })
 }

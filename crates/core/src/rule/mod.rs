@@ -253,6 +253,11 @@ impl Rule {
         }
     }
 
+    /// All its keys.
+    pub const fn space(&self) -> &Space {
+        &self.space
+    }
+
     /// What happens when an attribute of the key is absent.
     pub const fn missing(&self) -> Missing {
         self.missing

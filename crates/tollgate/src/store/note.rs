@@ -52,8 +52,6 @@ pub struct Due<'h> {
 pub enum Difference {
     /// It was charged too much, with this mark: the rest is given back, as [`Store::undo`](crate::Store::undo) does.
     Rest(Mark),
-    /// It was charged too much, on what was borrowed of a log: the newest entries are given back.
-    Newest,
     /// It was charged too little: what is missing is charged, down to nothing at most.
     Missing,
 }

@@ -6,25 +6,20 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::lease::{Step, Taken, Temper, is_lent};
+use tollgate_core::lease::{Call, Purse, ROUNDS, Step, Taken, Temper, is_lent};
 use tollgate_core::limit::Algorithm;
 use tollgate_core::rule::Consistency;
-use tollgate_core::{Enforcement, Hit, Hits, Mark, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Enforcement, Hit, Hits, Mark, Timestamp, Verdict, Verdicts};
 
 use super::desk::{Desk, KeyHash, Outgoing};
 use super::{Shared, is_local, temper};
 use crate::store::StoreError;
 
-/// So often a request looks at what is held, before Redis decides it.
-pub(super) const ROUNDS: usize = 3;
-
 /// What came of one hit here.
 #[derive(Debug)]
 pub(super) enum Part {
-    /// It passes on tokens that were held.
+    /// It passes on what was held.
     Taken { hash: KeyHash, taken: Taken, verdict: Verdict },
-    /// It has a place in a queue.
-    Placed { hash: KeyHash, ticket: u64, verdict: Verdict },
     /// Redis refused the same a moment ago.
     Refused(Verdict),
     /// Redis decides.
@@ -67,10 +62,9 @@ impl Shared {
             return self.charge_shares(hits, verdicts, &mut deadline).await;
         };
         match self.take(hit, temper, &mut deadline).await? {
-            Part::Taken { verdict, .. } | Part::Placed { verdict, .. } | Part::Refused(verdict) => {
-                let at = self.redis.redis_time();
-                verdicts.push(Verdict { mark: mark(hit, &verdict, at), ..verdict });
-                Ok(at)
+            Part::Taken { verdict, .. } | Part::Refused(verdict) => {
+                verdicts.push(verdict);
+                Ok(self.redis.redis_time())
             }
             Part::Exact => self.charge_exact(hits, verdicts, &mut deadline).await,
         }
@@ -86,6 +80,7 @@ impl Shared {
         if !hits.is_empty() && !self.shares.are_counted() {
             self.shares.counted(deadline.of(self)).await?;
         }
+        self.counters.shares.fetch_add(hits.len() as u64, Ordering::Relaxed);
         self.shares.charge(hits, verdicts).await
     }
 
@@ -143,9 +138,8 @@ impl Shared {
         let (mut decided, mut shared_out) = (decided.into_iter(), shared_out.into_iter());
         for (hit, part) in hits.iter().zip(parts) {
             verdicts.push(match part {
-                Part::Taken { verdict, .. } | Part::Placed { verdict, .. } => {
+                Part::Taken { verdict, .. } => {
                     let kept = passes || hit.enforcement == Enforcement::Shadow;
-                    let verdict = Verdict { mark: mark(hit, &verdict, at), ..verdict };
                     if kept { verdict } else { put_back(verdict, hit) }
                 }
                 Part::Refused(verdict) => verdict,
@@ -168,19 +162,24 @@ impl Shared {
             return Ok(Part::Exact);
         }
         let hash = self.desks.hash(&hit.key);
-        if !is_lent(hit.limit) {
-            return self.take_place(hash, hit, temper, deadline).await;
-        }
         let mut asked = None;
         for _ in 0..ROUNDS {
             match self.look(hash, hit, temper, &mut asked) {
                 Ok(part) => return Ok(part),
                 Err(Next::Wait(over)) => is_over(over, deadline.of(self)).await?,
-                Err(Next::Call(outgoing)) => self.call(outgoing, deadline.of(self)).await?,
+                Err(Next::Call(outgoing)) if is_lent(hit.limit) => {
+                    self.call(outgoing, deadline.of(self)).await?;
+                }
+                Err(Next::Call(outgoing)) => {
+                    let patience = hit.demand.patience;
+                    match self.call_for_places(outgoing, patience, deadline.of(self)).await? {
+                        Some(part) => return Ok(part),
+                        None => break, // too little room for a block: perhaps there is for one
+                    }
+                }
             }
         }
-        self.counters.exact.fetch_add(1, Ordering::Relaxed);
-        Ok(Part::Exact)
+        Ok(self.counted(Part::Exact))
     }
 
     /// One look at what is held. The first of a request also counts it, and is when it asked.
@@ -192,40 +191,37 @@ impl Shared {
         temper: Temper,
         asked: &mut Option<Timestamp>,
     ) -> Result<Part, Next> {
-        let cost = hit.demand.cost;
         let mut shard = self.desks.shard(hash);
-        let desk = match Desk::of(&mut shard, hash, hit, self) {
-            Some(desk) if cost > 0 => desk,
-            _ => return Ok(Part::Exact),
-        };
+        let Some(desk) = Desk::of(&mut shard, hash, hit, self) else { return Ok(Part::Exact) };
         // Under the lock, so that whoever was stopped before it does not spend what has ended since.
         let now = self.now();
-        let asked = *asked.get_or_insert_with(|| {
-            desk.holding.note(cost, temper, now);
-            now
-        });
-        match desk.holding.spend(cost, asked, now) {
-            Step::Pass(taken) => {
-                let verdict = desk.holding.verdict(hit.limit.capacity(), now);
+        match desk.purse.ask(hit.demand, temper, asked, now) {
+            Step::Pass(taken, verdict) => {
                 let renewal = desk.renewal(hash, hit, self, now);
                 drop(shard);
-                self.counters.local.fetch_add(1, Ordering::Relaxed);
                 if let Some(renewal) = renewal {
                     self.send_in_background(renewal);
                 }
-                Ok(Part::Taken { hash, taken, verdict })
+                let verdict = Verdict { mark: mark(hit, &verdict, self.redis.redis_time()), ..verdict };
+                Ok(self.counted(Part::Taken { hash, taken, verdict }))
             }
-            Step::Refuse(verdict) => {
-                self.counters.remembered.fetch_add(1, Ordering::Relaxed);
-                Ok(Part::Refused(verdict))
-            }
+            Step::Refuse(verdict) => Ok(self.counted(Part::Refused(verdict))),
+            Step::Exact => Ok(self.counted(Part::Exact)),
             Step::Call => Err(Next::Call(desk.call(hash, hit, self, now))),
             Step::Wait => Err(Next::Wait(Arc::clone(&desk.over).notified_owned())),
-            Step::Exact => {
-                self.counters.exact.fetch_add(1, Ordering::Relaxed);
-                Ok(Part::Exact)
-            }
         }
+    }
+
+    /// Counts what became of a hit.
+    #[inline]
+    pub(super) fn counted(&self, part: Part) -> Part {
+        let counter = match part {
+            Part::Taken { .. } => &self.counters.local,
+            Part::Refused(_) => &self.counters.remembered,
+            Part::Exact => &self.counters.exact,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        part
     }
 
     /// Sends a call in a task of its own: whoever gives up the request does not give up the call.
@@ -249,29 +245,34 @@ impl Shared {
         let Outgoing { hash, place, call } = outgoing;
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         let answer = self.redis.lease(&place, &call, deadline).await;
-        let mut shard = self.desks.shard(hash);
-        let Some(desk) = shard.get_mut(&hash) else { return answer.map(drop) };
-        let now = self.now();
-        match &answer {
-            Ok(Some((loan, verdict))) => {
-                let waited_for = desk.holding.answered(call.sequence, *loan, verdict, now).is_some();
-                if loan.granted > 0 && desk.holding.tokens_at(now) == 0 {
-                    self.counters.stranded.fetch_add(loan.granted, Ordering::Relaxed);
-                }
-                // One that is too late may be about another limit.
-                if waited_for && call.least > 0 && !verdict.allowed {
-                    desk.holding.refused(call.least, *verdict, now);
-                }
-            }
-            Ok(None) | Err(_) => {
-                self.counters.failed_calls.fetch_add(1, Ordering::Relaxed);
-                self.counters.stranded.fetch_add(call.returned, Ordering::Relaxed);
-                desk.holding.gave_up(call.sequence, now);
-            }
-        }
-        desk.over.notify_waiters();
-        drop(shard);
+        self.over(hash, &call, &answer, |purse, answer, now| match answer {
+            Some((loan, verdict)) => purse.lent(&call, *loan, verdict, now),
+            None => purse.gave_up(&call, now),
+        });
         answer.map(drop)
+    }
+
+    /// A call is over: tells the desk, and whoever waits there.
+    pub(super) fn over<T, U>(
+        &self,
+        hash: KeyHash,
+        call: &Call,
+        answer: &Result<T, StoreError>,
+        tell: impl FnOnce(&mut Purse, &T, Timestamp) -> U,
+    ) -> Option<U> {
+        let mut shard = self.desks.shard(hash);
+        let desk = shard.get_mut(&hash)?;
+        let now = self.now();
+        let told = match answer {
+            Ok(answer) => Some(tell(&mut desk.purse, answer, now)),
+            Err(_) => {
+                self.counters.failed_calls.fetch_add(1, Ordering::Relaxed);
+                desk.purse.gave_up(call, now);
+                None
+            }
+        };
+        desk.over.notify_waiters();
+        told
     }
 
     pub(super) fn send_in_background(self: &Arc<Self>, outgoing: Outgoing) {
@@ -289,11 +290,11 @@ impl Shared {
         let before = verdicts.len();
         let at = self.redis.charge_by(deadline.of(self), hits, verdicts).await?;
         for (hit, verdict) in hits.iter().zip(&verdicts[before..]) {
-            if !verdict.allowed && temper(hit).is_some() && refuses_everybody(hit) {
+            if !verdict.allowed && temper(hit).is_some() {
                 let hash = self.desks.hash(&hit.key);
                 let mut shard = self.desks.shard(hash);
                 if let Some(desk) = shard.get_mut(&hash).filter(|desk| desk.is_under(hit)) {
-                    desk.holding.refused(hit.demand.cost, *verdict, self.now());
+                    desk.purse.refused(hit.demand, *verdict, self.now());
                 }
             }
         }
@@ -323,15 +324,10 @@ impl Shared {
     /// The request does not pass: what its enforcing hits took goes back.
     fn put_back(&self, hits: &[Hit<'_>], parts: &[Part]) {
         for (hit, part) in hits.iter().zip(parts).filter(|(hit, _)| hit.enforcement == Enforcement::Enforce) {
-            let (Part::Taken { hash, .. } | Part::Placed { hash, .. }) = part else { continue };
+            let Part::Taken { hash, taken, .. } = part else { continue };
             let mut shard = self.desks.shard(*hash);
-            let desk = shard.get_mut(hash).filter(|desk| desk.is_under(hit));
-            match (part, desk) {
-                (Part::Taken { taken, .. }, Some(desk)) => desk.holding.put_back(*taken),
-                (Part::Placed { ticket, .. }, Some(Desk { block: Some(block), .. })) => {
-                    block.put_back(hit.demand.cost, *ticket);
-                }
-                _ => {}
+            if let Some(desk) = shard.get_mut(hash).filter(|desk| desk.is_under(hit)) {
+                desk.purse.put_back(*taken);
             }
         }
     }
@@ -340,11 +336,6 @@ impl Shared {
 /// Waits until a call is over that somebody else has made.
 pub(super) async fn is_over(over: OwnedNotified, deadline: Instant) -> Result<(), StoreError> {
     timeout_at(deadline, over).await.map_err(|_| StoreError::Timeout.unsent())
-}
-
-/// Whether a refusal of this hit is one of the same cost for whoever asks: in a queue it may be for want of patience.
-fn refuses_everybody(hit: &Hit<'_>) -> bool {
-    is_lent(hit.limit) || hit.demand.patience == Micros::MAX
 }
 
 /// Where such hits stand in a request.
@@ -368,7 +359,7 @@ fn refuses(hits: &[Hit<'_>], verdicts: &Verdicts) -> bool {
 fn on_trial(hits: &[Hit<'_>], parts: &[Part], shared_out: &Verdicts) -> Vec<(usize, Verdict)> {
     let mut shared_out = shared_out.iter();
     let said = hits.iter().zip(parts).map(|(hit, part)| match part {
-        Part::Taken { verdict, .. } | Part::Placed { verdict, .. } | Part::Refused(verdict) => Some(*verdict),
+        Part::Taken { verdict, .. } | Part::Refused(verdict) => Some(*verdict),
         Part::Exact if hit.key.space().consistency() == Consistency::Local => shared_out.next().copied(),
         Part::Exact => None,
     });
@@ -376,19 +367,17 @@ fn on_trial(hits: &[Hit<'_>], parts: &[Part], shared_out: &Verdicts) -> Vec<(usi
     said.filter_map(|(place, verdict)| Some((place, verdict?))).collect()
 }
 
-/// Where a charge on tokens that were held stands: a bucket that refills has first to get back all else that is missing,
-/// as far as that is known here.
+/// Where a charge on what was held stands, no later than where the store will put it: behind all that was used when it
+/// lent. What is undone by this is never more than what time has not given back.
 fn mark(hit: &Hit<'_>, verdict: &Verdict, now: Timestamp) -> Mark {
-    let refills = matches!(
-        hit.limit.algorithm(),
-        Algorithm::TokenBucket(_) | Algorithm::TokenBucketInterval(_) | Algorithm::LeakyBucket { .. }
-    );
-    let before = verdict.limit.saturating_sub(verdict.remaining).saturating_sub(hit.demand.cost);
-    let whole = u128::from(hit.limit.time_to_full().get());
-    let wait = if refills { whole * u128::from(before) / u128::from(verdict.limit.max(1)) } else { 0 };
-    // Time has gone on since the store told how much was missing.
-    let wait = verdict.reset_after.min(Micros::new(u64::try_from(wait).unwrap_or(0)));
-    Mark::at(now.after(wait))
+    match hit.limit.algorithm() {
+        Algorithm::LeakyBucket { .. } => Mark::at(now.after(verdict.delay)),
+        Algorithm::SlidingWindowLog { .. } => Mark::since(now),
+        // Ticks pay from the one before a charge.
+        Algorithm::TokenBucketInterval(_) => verdict.mark,
+        _ if verdict.mark.at > now => verdict.mark,
+        _ => Mark::at(now),
+    }
 }
 
 /// The verdict of a bucket that would have let pass what was put back.

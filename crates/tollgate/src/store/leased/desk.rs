@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
-use tollgate_core::lease::{Block, Call, Holding, Parting};
+use tollgate_core::lease::{Call, Parting, Purse};
 use tollgate_core::rule::Consistency;
 use tollgate_core::{Hit, Timestamp};
 
@@ -35,11 +35,11 @@ pub(super) type Shard = HashMap<KeyHash, Desk, RandomState>;
 /// What is held of one key.
 #[derive(Debug)]
 pub(super) struct Desk {
-    pub(super) holding: Holding,
-    /// Places in the queue, of a leaky bucket.
-    pub(super) block: Option<Block>,
-    /// The limit that it was borrowed under.
-    limit: u64,
+    pub(super) purse: Purse,
+    /// Of the limit that it was borrowed under.
+    digest: u64,
+    /// Of the rule.
+    space: [u64; 2],
     /// Where to call; known once a call was made.
     place: Option<Arc<Place>>,
     /// Tells whoever waits that a call is over.
@@ -88,19 +88,29 @@ impl Desks {
     pub(super) fn held(&self, hit: &Hit<'_>, now: Timestamp) -> Option<Held> {
         let hash = self.hash(&hit.key);
         let shard = self.shard(hash);
-        let holding = &shard.get(&hash).filter(|desk| desk.is_under(hit))?.holding;
-        let tokens = holding.tokens_at(now);
-        let leased = holding.is_hot() || tokens > 0;
+        let purse = &shard.get(&hash).filter(|desk| desk.is_under(hit))?.purse;
+        let tokens = purse.held_at(now);
+        let leased = purse.is_hot() || tokens > 0;
         Some(Held { in_force: if leased { Consistency::Leased } else { Consistency::Exact }, tokens })
+    }
+
+    pub(super) fn leases(&self) -> HashMap<[u64; 2], usize> {
+        let mut leases = HashMap::new();
+        for shard in self.shards() {
+            for desk in shard.values().filter(|desk| desk.purse.is_hot()) {
+                *leases.entry(desk.space).or_insert(0) += 1;
+            }
+        }
+        leases
     }
 
     pub(super) fn sum(&self, now: Timestamp) -> Sum {
         let mut sum = Sum::default();
         for shard in self.shards() {
             sum.keys += shard.len();
-            sum.hot += shard.values().filter(|desk| desk.holding.is_hot()).count();
-            sum.calls += shard.values().filter(|desk| desk.holding.is_calling()).count();
-            sum.tokens += shard.values().map(|desk| desk.holding.tokens_at(now)).sum::<u64>();
+            sum.hot += shard.values().filter(|desk| desk.purse.is_hot()).count();
+            sum.calls += shard.values().filter(|desk| desk.purse.is_calling()).count();
+            sum.tokens += shard.values().map(|desk| desk.purse.held_at(now)).sum::<u64>();
         }
         sum
     }
@@ -109,9 +119,9 @@ impl Desks {
 impl Desk {
     fn new(hit: &Hit<'_>) -> Self {
         Desk {
-            holding: Holding::new(),
-            block: None,
-            limit: hit.limit.digest(),
+            purse: Purse::new(hit.limit.clone()),
+            digest: hit.limit.digest(),
+            space: hit.key.space().digest(),
             place: None,
             over: Arc::new(Notify::new()),
         }
@@ -142,8 +152,9 @@ impl Desk {
                 same if same == hit.limit.algorithm_name() => desk.place(hit, shared),
                 _ => place,
             });
-            if let Some(outgoing) = before.farewell(hash, shared, Parting::Final) {
-                shared.send_in_background(outgoing);
+            match before.farewell(hash, shared, Parting::Final) {
+                Some(outgoing) => shared.send_in_background(outgoing),
+                None => shared.strand(before.purse.held_at(shared.now())), // a call is under way
             }
         }
         Some(desk)
@@ -151,12 +162,12 @@ impl Desk {
 
     /// Whether what it holds was borrowed under a hit's limit.
     pub(super) fn is_under(&self, hit: &Hit<'_>) -> bool {
-        self.limit == hit.limit.digest()
+        self.digest == hit.limit.digest()
     }
 
     /// The call that a request of this cost waits for.
     pub(super) fn call(&mut self, hash: KeyHash, hit: &Hit<'_>, shared: &Shared, now: Timestamp) -> Outgoing {
-        let call = self.holding.call(shared.node, shared.next_sequence(), hit.demand.cost, now);
+        let call = self.purse.call(shared.node, shared.next_sequence(), hit.demand.cost, now);
         Outgoing { hash, place: self.place(hit, shared), call }
     }
 
@@ -169,13 +180,13 @@ impl Desk {
         shared: &Shared,
         now: Timestamp,
     ) -> Option<Outgoing> {
-        let call = self.holding.renewal(shared.node, || shared.next_sequence(), now)?;
+        let call = self.purse.renewal(shared.node, || shared.next_sequence(), now)?;
         Some(Outgoing { hash, place: self.place(hit, shared), call })
     }
 
     /// The call that tells what was spent, and keeps the rest.
     pub(super) fn tell(&mut self, hash: KeyHash, hit: &Hit<'_>, shared: &Shared) -> Outgoing {
-        let call = self.holding.call(shared.node, shared.next_sequence(), 0, shared.now());
+        let call = self.purse.call(shared.node, shared.next_sequence(), 0, shared.now());
         Outgoing { hash, place: self.place(hit, shared), call }
     }
 
@@ -183,8 +194,9 @@ impl Desk {
     pub(super) fn farewell(&mut self, hash: KeyHash, shared: &Shared, parting: Parting) -> Option<Outgoing> {
         let place = Arc::clone(self.place.as_ref()?);
         let now = shared.now();
-        let call = self.holding.farewell(shared.node, || shared.next_sequence(), parting, now)?;
-        Some(Outgoing { hash, place, call })
+        let call = self.purse.farewell(shared.node, || shared.next_sequence(), parting, now);
+        shared.note_stranded(self, now);
+        Some(Outgoing { hash, place, call: call? })
     }
 
     fn place(&mut self, hit: &Hit<'_>, shared: &Shared) -> Arc<Place> {

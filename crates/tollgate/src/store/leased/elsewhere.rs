@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-use tollgate_core::lease::{Parting, is_lent};
-use tollgate_core::limit::Algorithm;
+use tollgate_core::lease::{Parting, ROUNDS, is_lent};
 use tollgate_core::rule::Consistency;
-use tollgate_core::{Hit, Hits, Mark, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Hit, Hits, Micros, Timestamp, Verdict, Verdicts};
 
-use super::charge::{Next, ROUNDS, is_over, of, places};
+use super::charge::{Next, is_over, of, places};
 use super::desk::KeyHash;
 use super::{Shared, is_exact, is_local, temper};
 use crate::reserve::ReservationId;
-use crate::store::{About, Difference, Due, NoteName, Store as _, StoreError};
+use crate::store::{About, Due, NoteName, Store as _, StoreError};
 
 impl Shared {
     /// What Redis says, and what is held here.
@@ -26,9 +24,9 @@ impl Shared {
         let first = verdicts.len() - hits.len();
         for (hit, verdict) in hits.iter().zip(&mut verdicts[first..]) {
             let held = if is_exact(hit) { None } else { self.desks.held(hit, now) };
-            let tokens = held.map_or(0, |held| held.tokens);
+            let tokens = held.filter(|_| is_lent(hit.limit)).map_or(0, |held| held.tokens);
             verdict.remaining = verdict.remaining.saturating_add(tokens).min(verdict.limit);
-            if tokens > 0 && hit.demand.cost <= tokens {
+            if tokens > 0 && hit.demand.cost <= verdict.remaining {
                 (verdict.allowed, verdict.retry_after) = (true, Some(Micros::ZERO));
             }
         }
@@ -54,28 +52,17 @@ impl Shared {
         verdicts: &mut Verdicts,
     ) -> Result<Timestamp, StoreError> {
         self.tell(hits).await?;
-        let now = self.redis.redis_time();
-        let ways: SmallVec<[Way; 4]> =
-            hits.iter().zip(charged).map(|(hit, charged)| Way::of(hit, charged.mark, now)).collect();
-        let by = |wanted: Way| -> (Hits<'_>, Verdicts) {
-            let such = hits.iter().zip(charged).zip(&ways).filter(|(_, way)| **way == wanted);
-            such.map(|((hit, verdict), _)| (hit.clone(), *verdict)).unzip()
+        let such = |local: bool| -> (Hits<'_>, Verdicts) {
+            let such = hits.iter().zip(charged).filter(|(hit, _)| is_local(hit) == local);
+            such.map(|(hit, verdict)| (hit.clone(), *verdict)).unzip()
         };
-        let ((shares, here_then), (known, there_then), (logged, _)) =
-            (by(Way::Share), by(Way::Known), by(Way::Newest));
-        let (mut here, mut there, mut newest) = (Verdicts::new(), Verdicts::new(), Verdicts::new());
-        let mut at = self.redis.undo(&known, &there_then, &mut there).await?;
-        if !logged.is_empty() {
-            at = self.redis.refund(&logged, &mut newest).await?;
-        }
+        let ((shares, here_then), (others, there_then)) = (such(true), such(false));
+        let (mut here, mut there) = (Verdicts::new(), Verdicts::new());
+        let at = self.redis.undo(&others, &there_then, &mut there).await?;
         self.shares.undo(&shares, &here_then, &mut here).await?;
         self.forget_refusals(hits);
-        let (mut here, mut there, mut newest) = (here.into_iter(), there.into_iter(), newest.into_iter());
-        verdicts.extend(ways.iter().filter_map(|way| match way {
-            Way::Share => here.next(),
-            Way::Known => there.next(),
-            Way::Newest => newest.next(),
-        }));
+        let (mut here, mut there) = (here.into_iter(), there.into_iter());
+        verdicts.extend(hits.iter().filter_map(|hit| if is_local(hit) { here.next() } else { there.next() }));
         Ok(at)
     }
 
@@ -86,15 +73,9 @@ impl Shared {
         due: &[Due<'_>],
         ttl: Micros,
     ) -> Result<Vec<u64>, StoreError> {
-        let (local, mut others): (Vec<_>, Vec<_>) = due.iter().cloned().partition(|due| is_local(&due.hit));
+        let (local, others): (Vec<_>, Vec<_>) = due.iter().cloned().partition(|due| is_local(&due.hit));
         let hits: Hits<'_> = others.iter().map(|due| due.hit.clone()).collect();
         self.tell(&hits).await?;
-        let now = self.redis.redis_time();
-        for Due { hit, difference } in &mut others {
-            if matches!(*difference, Difference::Rest(mark) if Way::of(hit, mark, now) == Way::Newest) {
-                *difference = Difference::Newest;
-            }
-        }
         let mut there = self.redis.settle(reservation, &others, ttl).await?.into_iter();
         let mut here = self.settle_shares(reservation, &local, ttl).await?.into_iter();
         self.forget_refusals(&hits);
@@ -142,8 +123,8 @@ impl Shared {
     /// What has to be done before Redis knows what was spent; nothing where nothing is borrowed.
     fn untold(&self, hash: KeyHash, hit: &Hit<'_>) -> Option<Next> {
         let mut shard = self.desks.shard(hash);
-        let desk = shard.get_mut(&hash).filter(|desk| desk.is_under(hit) && desk.holding.is_hot())?;
-        if desk.holding.is_calling() {
+        let desk = shard.get_mut(&hash).filter(|desk| desk.is_under(hit) && desk.purse.is_hot())?;
+        if desk.purse.is_calling() {
             return Some(Next::Wait(Arc::clone(&desk.over).notified_owned()));
         }
         Some(Next::Call(desk.tell(hash, hit, self)))
@@ -161,9 +142,6 @@ impl Shared {
                 .shard(hash)
                 .get_mut(&hash)
                 .and_then(|desk| desk.farewell(hash, self, Parting::Final));
-            if let Some(desk) = self.desks.shard(hash).get_mut(&hash) {
-                desk.block = None;
-            }
             if let Some(outgoing) = held {
                 self.call(outgoing, self.redis.deadline()).await?;
             }
@@ -177,7 +155,7 @@ impl Shared {
         for hit in hits.iter().filter(|hit| temper(hit).is_some()) {
             let hash = self.desks.hash(&hit.key);
             if let Some(desk) = self.desks.shard(hash).get_mut(&hash) {
-                desk.holding.forget_refusal();
+                desk.purse.forget_refusal();
             }
         }
     }
@@ -228,29 +206,4 @@ enum Elsewhere {
     Peek,
     Refund,
     Reset,
-}
-
-/// How a charge that is known is undone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// In this node's share.
-    Share,
-    /// At Redis, where and when it was charged.
-    Known,
-    /// At Redis, in the newest entries of a log: what was spent of a lease has an entry as of when that was told.
-    Newest,
-}
-
-impl Way {
-    fn of(hit: &Hit<'_>, mark: Mark, now: Timestamp) -> Self {
-        match hit.limit.algorithm() {
-            _ if is_local(hit) => Way::Share,
-            Algorithm::SlidingWindowLog { window, .. }
-                if temper(hit).is_some() && mark.at.after(*window) > now =>
-            {
-                Way::Newest
-            }
-            _ => Way::Known,
-        }
-    }
 }

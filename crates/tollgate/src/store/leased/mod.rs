@@ -23,6 +23,7 @@ mod owed;
 mod share;
 mod tend;
 
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::num::NonZeroU32;
@@ -62,8 +63,7 @@ use crate::reserve::ReservationId;
 /// # Ok(()) }
 /// ```
 ///
-/// Dropped without [`close`](Self::close), what it holds comes back to the others when the leases end, within half a
-/// second.
+/// Dropped without [`close`](Self::close), what it holds counts as spent when the leases end, within half a second.
 #[derive(Debug)]
 pub struct LeasedStore {
     shared: Arc<Shared>,
@@ -90,6 +90,7 @@ struct Counters {
     local: AtomicU64,
     remembered: AtomicU64,
     exact: AtomicU64,
+    shares: AtomicU64,
     calls: AtomicU64,
     failed_calls: AtomicU64,
     stranded: AtomicU64,
@@ -105,6 +106,8 @@ pub struct LeaseStats {
     pub remembered_refusals: u64,
     /// Decisions on leased keys that were left to Redis, because the key was cold or nothing could be borrowed.
     pub exact_decisions: u64,
+    /// Decisions on this node's share of a limit.
+    pub share_decisions: u64,
     /// Calls to borrow, renew and give back.
     pub lease_calls: u64,
     /// Such calls that were not answered.
@@ -115,7 +118,7 @@ pub struct LeaseStats {
     pub leases_held: usize,
     /// Tokens held now.
     pub tokens_held: u64,
-    /// Tokens that ended unspent, or were lent in answers that came too late.
+    /// Tokens that ended unspent or were lent in answers that came too late, and places in queues that nobody took.
     pub tokens_stranded: u64,
     /// Tokens charged after an outage for what was admitted in it.
     pub tokens_debited: u64,
@@ -188,6 +191,11 @@ impl LeasedStore {
         }
     }
 
+    /// For each rule of which keys are decided here on borrowed tokens, by [`Space::digest`](tollgate_core::Space::digest), how many keys those are.
+    pub fn leases(&self) -> HashMap<[u64; 2], usize> {
+        self.shared.desks.leases()
+    }
+
     /// What it has done, and holds.
     pub fn stats(&self) -> LeaseStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -197,6 +205,7 @@ impl LeasedStore {
             local_decisions: read(&counters.local),
             remembered_refusals: read(&counters.remembered),
             exact_decisions: read(&counters.exact),
+            share_decisions: read(&counters.shares),
             lease_calls: read(&counters.calls),
             failed_calls: read(&counters.failed_calls),
             keys: sum.keys,

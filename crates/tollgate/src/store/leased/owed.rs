@@ -50,10 +50,11 @@ impl Owed {
         self.0.lock().len()
     }
 
-    /// Takes out a few, to charge them.
-    pub(super) fn some(&self, count: usize) -> Vec<(KeyHash, Debit)> {
+    /// Takes out a few that can be charged.
+    pub(super) fn some(&self, count: usize, can_be: impl Fn(&Place) -> bool) -> Vec<(KeyHash, Debit)> {
         let mut owed = self.0.lock();
-        let keys: Vec<KeyHash> = owed.keys().take(count).copied().collect();
+        let such = owed.iter().filter(|(_, debit)| can_be(&debit.place));
+        let keys: Vec<KeyHash> = such.take(count).map(|(key, _)| *key).collect();
         keys.into_iter().filter_map(|key| owed.remove(&key).map(|debit| (key, debit))).collect()
     }
 

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
@@ -10,8 +11,8 @@ use tollgate_core::algorithm::State;
 use tollgate_core::limit::Rank;
 use tollgate_core::{Enforcement, Hit, Hits, Limit, Micros, Timestamp, Verdict, Verdicts};
 
-use super::HEARTBEAT;
 use super::charge::put_back;
+use super::{ALIVE, HEARTBEAT};
 use crate::clock::Clock;
 use crate::reserve::ReservationId;
 use crate::store::{Bounds, Due, MemoryStore, Store, StoreError};
@@ -24,6 +25,8 @@ pub(super) struct Shares {
     least: NonZeroU32,
     /// How many nodes there are, and in the lower half how many come before this one. Zero until that was heard.
     rank: AtomicU64,
+    /// Since when every roll has told of fewer nodes than there are by `rank`.
+    fewer_since: Mutex<Option<Timestamp>>,
     /// What came of the last roll call; nothing before the first.
     roll: watch::Sender<Option<Result<(), StoreError>>>,
 }
@@ -34,6 +37,7 @@ impl Shares {
             buckets: MemoryStore::with(clock, bounds),
             least: nodes,
             rank: AtomicU64::new(0),
+            fewer_since: Mutex::new(None),
             roll: watch::Sender::new(None),
         }
     }
@@ -62,14 +66,24 @@ impl Shares {
     }
 
     /// The roll was called: so many nodes, of which so many come before this one.
-    pub(super) fn heard(&self, nodes: u32, place: u32) {
-        let nodes = u64::from(nodes.max(self.least.get()));
-        self.rank.store(nodes << 32 | u64::from(place), Ordering::Relaxed);
+    ///
+    /// More nodes are believed at once, fewer only when that was heard for as long as a node counts as alive: after an
+    /// outage, or when the store has forgotten the roll, everybody hears at first only of those who called before.
+    pub(super) fn heard(&self, nodes: u32, place: u32, now: Timestamp) {
+        let nodes = nodes.max(self.least.get());
+        let mut fewer_since = self.fewer_since.lock();
+        let fewer = self.are_counted() && nodes < self.rank().nodes.get();
+        if fewer && fewer_since.get_or_insert(now).after(ALIVE) > now {
+            return;
+        }
+        *fewer_since = None;
+        self.rank.store(u64::from(nodes) << 32 | u64::from(place), Ordering::Relaxed);
         self.roll.send_replace(Some(Ok(())));
     }
 
     /// The roll could not be called. What was heard before still holds.
     pub(super) fn unheard(&self, error: StoreError) {
+        *self.fewer_since.lock() = None;
         if !self.are_counted() {
             self.roll.send_replace(Some(Err(error)));
         }
@@ -85,10 +99,21 @@ impl Shares {
         let enforced = |(hit, share): (&Hit<'_>, &Option<Limit>)| {
             hit.enforcement == Enforcement::Enforce && share.is_none()
         };
-        if hits.iter().zip(&shares).any(enforced) {
-            return self.ask(hits, &shares, verdicts, Verb::Peek).await;
+        if !hits.iter().zip(&shares).any(enforced) {
+            return self.ask(hits, &shares, verdicts, Verb::Charge).await;
         }
-        self.ask(hits, &shares, verdicts, Verb::Charge).await
+        let on_trial = |(hit, share): &(&Hit<'_>, &Option<Limit>)| {
+            hit.enforcement == Enforcement::Shadow && share.is_some()
+        };
+        let trial: Hits<'_> = hits.iter().zip(&shares).filter(on_trial).map(|(hit, _)| hit.clone()).collect();
+        let mut charged = Verdicts::new();
+        self.ask(&trial, &self.limits(&trial), &mut charged, Verb::Charge).await?;
+        let before = verdicts.len();
+        let at = self.ask(hits, &shares, verdicts, Verb::Peek).await?;
+        let said = hits.iter().zip(&shares).zip(&mut verdicts[before..]);
+        let on_trial = said.filter(|(pair, _)| on_trial(pair)).map(|(_, verdict)| verdict);
+        on_trial.zip(charged).for_each(|(verdict, charged)| *verdict = charged);
+        Ok(at)
     }
 
     pub(super) async fn peek(
@@ -155,9 +180,11 @@ impl Shares {
         if hits.is_empty() || hits.iter().zip(verdicts.iter()).any(is_refused) {
             return; // one of them refused, so none was charged
         }
-        let taken = |hit: &&Hit<'_>| hit.enforcement == Enforcement::Enforce;
-        let charged: Hits<'_> = hits.iter().filter(taken).cloned().collect();
-        if self.refund(&charged, &mut Verdicts::new()).await.is_ok() {
+        let taken = |hit: &Hit<'_>| hit.enforcement == Enforcement::Enforce;
+        let charged = hits.iter().zip(verdicts.iter()).filter(|(hit, _)| taken(hit));
+        let (charged, then): (Hits<'_>, Verdicts) =
+            charged.map(|(hit, verdict)| (hit.clone(), *verdict)).unzip();
+        if self.undo(&charged, &then, &mut Verdicts::new()).await.is_ok() {
             for (hit, verdict) in hits.iter().zip(verdicts).filter(|(hit, _)| taken(hit)) {
                 *verdict = put_back(*verdict, hit);
             }

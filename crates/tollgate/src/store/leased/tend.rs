@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate_core::Micros;
 use tollgate_core::lease::Parting;
+use tollgate_core::{Micros, Timestamp};
 
-use super::desk::{KeyHash, Outgoing};
+use super::desk::{Desk, KeyHash};
 use super::owed::Debit;
 use super::{ALIVE, HEARTBEAT, Shared};
 
@@ -64,25 +64,34 @@ impl Shared {
     /// Gives back what nobody uses, or all, and forgets keys that nobody asks for.
     async fn give_back(self: &Arc<Self>, parting: Parting) {
         let now = self.now();
-        let mut outgoing: Vec<Outgoing> = Vec::new();
+        let mut held: Vec<KeyHash> = Vec::new();
         for mut shard in self.desks.shards() {
-            shard.retain(|_, desk| !desk.holding.is_idle(now));
-            outgoing.extend(shard.iter_mut().filter_map(|(hash, desk)| desk.farewell(*hash, self, parting)));
+            shard.values_mut().for_each(|desk| self.note_stranded(desk, now));
+            shard.retain(|_, desk| !desk.purse.is_idle(now));
+            held.extend(
+                shard.iter().filter(|(_, desk)| desk.purse.parts(parting, now)).map(|(hash, _)| *hash),
+            );
         }
         let mut calls = JoinSet::new();
-        for call in outgoing {
+        for hash in held {
             if calls.len() >= AT_ONCE {
                 calls.join_next().await;
             }
-            calls.spawn(Arc::clone(self).send(call));
+            // Only now: whoever wants the key meanwhile does not wait for a call that is not sent yet.
+            let parted =
+                self.desks.shard(hash).get_mut(&hash).and_then(|desk| desk.farewell(hash, self, parting));
+            if let Some(call) = parted {
+                calls.spawn(Arc::clone(self).send(call));
+            }
         }
-        calls.join_all().await;
+        while calls.join_next().await.is_some() {}
     }
 
     /// Says that this node is there, or leaves, and counts who else is. While Redis is away, the last count holds.
     async fn call_the_roll(&self, term: Micros) {
         match self.redis.roll_call(self.node, term).await {
-            Ok((nodes, place)) => self.shares.heard(nodes, place),
+            Ok(_) if term == Micros::ZERO => {} // without this node, which keeps the share it had
+            Ok((nodes, place)) => self.shares.heard(nodes, place, self.now()),
             Err(error) => self.shares.unheard(error),
         }
     }
@@ -90,21 +99,21 @@ impl Shared {
     /// Charges some of what was admitted while Redis was away, all at once: whoever tends the leases has other things to
     /// do as well. A debit of which nobody knows whether it was taken is not taken again. Answers how many are settled.
     async fn pay_some_of_what_is_owed(self: &Arc<Self>) -> usize {
-        if !self.redis.stats().up {
-            return 0;
-        }
         let mut debits = JoinSet::new();
-        for (hash, debit) in self.owed.some(AT_ONCE) {
+        for (hash, debit) in self.owed.some(AT_ONCE, |place| self.redis.reaches(place)) {
             debits.spawn(Arc::clone(self).pay(hash, debit));
         }
-        debits.join_all().await.into_iter().filter(|settled| *settled).count()
+        let mut settled = 0;
+        while let Some(paid) = debits.join_next().await {
+            settled += usize::from(paid.unwrap_or(false));
+        }
+        settled
     }
 
-    /// Whether nothing is owed any more.
+    /// Whether nothing is owed any more. What a bucket does not have is forgiven: it is full of what others charged.
     async fn pay(self: Arc<Self>, hash: KeyHash, debit: Debit) -> bool {
-        let paid = self.redis.debit(&debit.place, debit.cost).await;
-        match &paid {
-            Ok(()) => _ = self.counters.debited.fetch_add(debit.cost, Ordering::Relaxed),
+        match self.redis.debit(&debit.place, debit.cost).await {
+            Ok(paid) => _ = self.counters.debited.fetch_add(paid, Ordering::Relaxed),
             Err(error) if error.is_in_doubt() => {}
             Err(_) => {
                 self.owed.again(hash, debit);
@@ -112,5 +121,14 @@ impl Shared {
             }
         }
         true
+    }
+
+    /// Counts what went to waste on a desk.
+    pub(super) fn note_stranded(&self, desk: &mut Desk, now: Timestamp) {
+        self.strand(desk.purse.stranded(now));
+    }
+
+    pub(super) fn strand(&self, tokens: u64) {
+        self.counters.stranded.fetch_add(tokens, Ordering::Relaxed);
     }
 }

@@ -31,7 +31,6 @@ impl MemoryStore {
         match due.difference {
             Difference::Missing => self.debit(&due.hit),
             Difference::Rest(mark) => self.give_back(&due.hit, Operation::Undo(mark)),
-            Difference::Newest => self.give_back(&due.hit, Operation::Refund),
         }
     }
 

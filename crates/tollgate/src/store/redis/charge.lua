@@ -5,8 +5,8 @@
 --
 -- KEYS      the bucket of each hit
 -- ARGV[1]   charge, peek, refund, undo, reset, lease, roll (below), or debit: a charge of as much of the cost as there
---           is. `undo once`, `refund once` and `debit once` have one hit and a second key, the receipt: where it is, nothing is
---           done, and what it says is the answer
+--           is. `undo once` and `debit once` have one hit and a second key, the receipt: where it is, nothing is done, and
+--           what it says is the answer
 -- ARGV[2]   microseconds since the epoch where time is injected; empty: Redis' own clock
 -- ARGV[2+i] hit i: algorithm, shadow, cost, patience, and the numbers of its limit (each branch below says which)
 -- ARGV[3+n] undo: the mark of each charge after all n hits, an instant and a rest (`core::Mark`)
@@ -15,7 +15,7 @@
 --
 -- Answers   now, whether the request passes, clock steps, foreign values, and for each hit what was stored before:
 --           from that the node computes the numbers it tells. For a log, which may be long, the numbers themselves.
---           In place of that, a settlement (`once`) answers how much it moved.
+--           In place of that, a settlement (`once`) and a debit answer how much they moved.
 --           A lease ends with what was granted, what was kept, and for how long; -1 where the call came too late.
 --           If a calendar's windows do not reach to now: only now. Nothing was done then.
 
@@ -37,7 +37,7 @@ local STEP, CHANGE = 1, 2   -- what is written: only that the clock went back, o
 
 local verb, injected = ARGV[1], ARGV[2] ~= ''
 local receipt
-if verb == 'undo once' or verb == 'refund once' or verb == 'debit once' then
+if verb == 'undo once' or verb == 'debit once' then
   verb, receipt = verb:sub(1, -6), table.remove(KEYS)
 end
 local now
@@ -57,9 +57,9 @@ if verb == 'roll' then
   local there, before = {}, 0
   for place = 1, type(roll) == 'string' and #roll - 14 or 0, 15 do
     local other, till = read(MEMBER, roll, place)
-    -- One that is there for too long is from before the clock was set back.
-    if other ~= node and till > now and till <= now + 2 * max(term, 3000000) then
-      there[#there + 1] = pack(MEMBER, other, till)
+    if other ~= node and till > now then
+      -- One that is there for too long is from before the clock was set back.
+      there[#there + 1] = pack(MEMBER, other, min(till, now + max(term, 3000000)))
       if other < node then before = before + 1 end
     end
   end
@@ -70,8 +70,8 @@ if verb == 'roll' then
 end
 
 -- What was settled is settled.
-local settled = receipt and redis.call('GET', receipt)
-if settled then return { now, 1, 0, 0, settled } end
+local moved = receipt and redis.call('GET', receipt)
+if moved then return { now, 1, 0, 0, moved } end
 
 -- Whether something may be a state of ours, with or without leases behind it.
 local function ours(state)
@@ -193,7 +193,11 @@ local function leases()
     local held = known and known.tokens or 0
     local kept = min(left, held)
     local spent = held - kept - min(returned, held - kept)
-    if bucket.algorithm ~= LOG then spent = min(spent, bucket.whole) end
+    if bucket.beyond then
+      if bucket.whole > 0 then bucket.beyond = 0 end -- the limit has been earned back
+      local fits = min(spent, bucket.whole)
+      bucket.beyond, spent = bucket.beyond + spent - fits, fits
+    end
     local room = max(0, bucket.whole - spent - others - kept)
     local granted = 0
     if bucket.algorithm ~= QUEUE and #out < MOST_HOLDERS and room >= least then
@@ -206,12 +210,14 @@ local function leases()
       bucket.whole = max(0, bucket.whole - spent)
       lending.note(bucket, out)
       bucket.take, bucket.write = spent, CHANGE
+    elseif bucket.shift ~= 0 then
+      bucket.write = STEP
     end
     return granted, kept, till - bucket.at
   end
 
   -- What is left of a bucket that is forgotten: an empty state and what is out on lease.
-  function lending.forget(key, state)
+  function lending.forget(key, state, ttl)
     local _, _, out = lending.split(state)
     local algorithm = state:byte()
     local empty
@@ -228,8 +234,8 @@ local function leases()
     if #out == 0 then return end
     empty = empty .. lending.pack(out)
     if algorithm == LOG then redis.call('RPUSH', key, empty) else redis.call('SET', key, empty) end
-    -- Nobody says here how long the bucket takes to fill: what is out ends within the hour, and so does this.
-    redis.call('PEXPIRE', key, 3600000)
+    -- As long as before: that was enough for what is out to end and to be earned back.
+    redis.call('PEXPIRE', key, (ttl < 0 or injected) and max(ttl, 3600000) or max(ttl, 1))
   end
 end
 
@@ -237,10 +243,11 @@ if verb == 'reset' then
   for _, key in ipairs(KEYS) do
     local state = redis.pcall('GET', key)
     if type(state) == 'table' then state = redis.pcall('LINDEX', key, 0) end
+    local ttl = redis.call('PTTL', key)
     redis.call('DEL', key)
     if type(state) == 'string' and ours(state) and #state > LENGTHS[state:byte()] then
       if not lending then leases() end
-      lending.forget(key, state)
+      lending.forget(key, state, ttl)
     end
   end
   return { now, 1, 0, 0 }
@@ -353,28 +360,39 @@ local function logs()
     end
   end
 
-  -- Whether an entry of that instant still counts.
-  function log.counts(key, bucket, instant)
+  -- Whether an entry of that instant still counts; or any since.
+  function log.counts(key, bucket, instant, since)
     if instant <= bucket.at - bucket.window then return false end
+    local due = bucket.due[#bucket.due]
+    if since and due and due.at >= instant then return true end
     for place = -1, -LONGEST, -1 do
       local entry = redis.call('LINDEX', key, place)
       if not entry or #entry ~= 11 then return false end
       local at = read(ENTRY, entry) + bucket.shift
+      if at <= bucket.at - bucket.window then return false end
+      if since then return at >= instant end
       if at <= instant then return at == instant end
     end
   end
 
-  -- Takes a cost out of the entry of an instant that still counts. Newer ones step aside meanwhile.
-  local function take_out(key, bucket, cost, instant)
-    local newer, at, before = {}, nil, nil
-    repeat
+  -- Takes a cost out of the entry of an instant, or of the oldest since. Newer ones step aside meanwhile.
+  local function take_out(key, bucket, cost, instant, since)
+    local newer = {}
+    while true do
       local entry = redis.call('RPOP', key)
-      at, before = read(ENTRY, entry)
-      if at > instant then newer[#newer + 1] = entry end
-    until at <= instant
-    bucket.alive = bucket.alive - min(cost, before)
-    if before > cost then redis.call('RPUSH', key, pack(ENTRY, at, before - cost)) end
-    for i = #newer, 1, -1 do redis.call('RPUSH', key, newer[i]) end
+      if not entry then break end
+      if read(ENTRY, entry) < instant then
+        redis.call('RPUSH', key, entry)
+        break
+      end
+      newer[#newer + 1] = entry
+    end
+    for i = #newer, 1, -1 do
+      local at, before = read(ENTRY, newer[i])
+      local part = (since or at == instant) and min(cost, before) or 0
+      cost, bucket.alive = cost - part, bucket.alive - part
+      if before > part then redis.call('RPUSH', key, pack(ENTRY, at, before - part)) end
+    end
   end
 
   -- Writes what changed; answers when the log will be empty.
@@ -387,7 +405,7 @@ local function logs()
       for _, entry in ipairs(bucket.due) do redis.call('RPUSH', key, pack(ENTRY, entry.at, entry.cost)) end
       bucket.due = {}
       if bucket.take > 0 then add(key, bucket, bucket.take)
-      elseif bucket.undone then for at, cost in pairs(bucket.undone) do take_out(key, bucket, cost, at) end
+      elseif bucket.undone then for _, undone in ipairs(bucket.undone) do take_out(key, bucket, unpack(undone)) end
       else give_back(key, bucket, -bucket.take) end
       if bucket.alive > 0 or bucket.out then
         redis.call('LPUSH', key, pack(HEAD, LOG, bucket.alive, bucket.at) .. (bucket.out and lending.pack(bucket.out) or ''))
@@ -460,43 +478,49 @@ for i, key in ipairs(KEYS) do
     if algorithm == TOKENS or algorithm == QUEUE then
       -- Limit: capacity, units that come back a microsecond, units in a token, tokens that need not wait.
       local capacity, rate, units, free = read('<I7I7I7I7', hit, 17)
-      local debt, delay = 0, 0
+      local debt, delay, beyond = 0, 0, 0
       if state then
         local _, owed, units_then, last = read(OWED, state)
         at, shift = instant(last)
-        if units_then == units then debt = min(owed, capacity * units)
-        else debt = min(ceil(owed / max(1, units_then)), capacity) * units end
+        if units_then == units then debt, beyond = min(owed, capacity * units), ceil((owed - capacity * units) / units)
+        else
+          debt = ceil(owed / max(1, units_then))
+          debt, beyond = min(debt, capacity) * units, debt - capacity
+        end
+        beyond = max(0, beyond)
         for i = 1, due and #due or 0 do
           debt = lowered(debt, rate, max(0, due[i].till - last))
-          debt, last = debt + min(due[i].tokens, floor((capacity * units - debt) / units)) * units, due[i].till
+          local fits = min(due[i].tokens, floor((capacity * units - debt) / units))
+          debt, beyond, last = debt + fits * units, beyond + due[i].tokens - fits, due[i].till
         end
         debt = lowered(debt, rate, max(0, now - last))
       end
       if algorithm == QUEUE then delay = max(0, ceil((debt - free * units) / rate)) end
-      bucket = { debt = debt, rate = rate, units = units, delay = delay, capacity = capacity,
+      bucket = { debt = debt, rate = rate, units = units, delay = delay, capacity = capacity, beyond = beyond,
                  room = floor((capacity * units - debt) / units) }
       if out or verb == 'lease' then bucket.full = ceil(capacity * units / rate) end
 
     elseif algorithm == INTERVAL then
       -- Limit: tokens that come together, interval, capacity, whether ticks lie on the clock.
       local count, interval, capacity, aligned = read('<I7I7I7I7', hit, 17)
-      local used, anchor, used_then, anchor_then = 0, now, 0, now
+      local used, anchor, used_then, anchor_then, beyond = 0, now, 0, now, 0
       if state then
         local _, stored_used, stored_anchor, last = read(USED, state)
         at, shift = instant(last)
-        used, anchor = min(stored_used, capacity), stored_anchor + shift
+        used, anchor, beyond = min(stored_used, capacity), stored_anchor + shift, max(0, stored_used - capacity)
         if aligned == 1 then anchor = window_start(shift ~= 0 and at or anchor, interval, 0) end
         used_then, anchor_then = used, anchor
         for i = 1, due and #due or 0 do
           local till = due[i].till
           used, anchor = credited(used, anchor, till, count, interval)
           if used == 0 then anchor = aligned == 1 and window_start(till, interval, 0) or till end
-          used = used + min(due[i].tokens, capacity - used)
+          local fits = min(due[i].tokens, capacity - used)
+          used, beyond = used + fits, beyond + due[i].tokens - fits
         end
         used, anchor = credited(used, anchor, at, count, interval)
       end
       bucket = { used = used, anchor = anchor, used_then = used_then, anchor_then = anchor_then, count = count,
-                 interval = interval, aligned = aligned == 1, room = capacity - used }
+                 interval = interval, aligned = aligned == 1, beyond = beyond, room = capacity - used }
       if out or verb == 'lease' then bucket.full = ceil(capacity / count) * interval end
 
     elseif kind == FIXED then
@@ -526,7 +550,7 @@ for i, key in ipairs(KEYS) do
           for i = 1, due and #due or 0 do
             local till = due[i].till
             if count == 0 or till >= from + window then count, from = 0, till end
-            count = count + min(due[i].tokens, max(0, limit - count))
+            count = count + due[i].tokens
           end
           due = nil
           if count == 0 or at >= from + window then count, from = 0, at end
@@ -534,9 +558,9 @@ for i, key in ipairs(KEYS) do
         to = from + window
       end
       for i = 1, due and #due or 0 do
-        if due[i].till >= from then count = count + min(due[i].tokens, max(0, limit - count)) end
+        if due[i].till >= from then count = count + due[i].tokens end
       end
-      bucket = { used = count, from = from, to = to, room = max(0, limit - count), full = 0 }
+      bucket = { used = count, from = from, to = to, room = max(0, limit - count), full = to - from }
 
     elseif algorithm == COUNTER then
       -- Limit: what the estimate may reach, window, whether the first take opens it.
@@ -550,8 +574,7 @@ for i, key in ipairs(KEYS) do
           local till = due[i].till
           previous, current, start = rolled(previous, current, start, last, till, window, first)
           previous, current, start = renewed(previous, current, start, till, window, first)
-          local room = limit - weighted(previous, window - (till - start), window) - current
-          current, last = current + min(due[i].tokens, max(0, room)), till
+          current, last = current + due[i].tokens, till
         end
         previous, current, from = rolled(previous, current, start, last, at, window, first)
       end
@@ -602,10 +625,11 @@ local undo = verb == 'undo' and function(key, bucket, cost, mark, rest)
   elseif algorithm == FIXED then
     counts = mark >= bucket.from and mark < bucket.to
   elseif algorithm == LOG then
-    counts = log.counts(key, bucket, mark)
+    -- What was spent on a lease has an entry as of when that was told, no earlier than the mark.
+    counts = log.counts(key, bucket, mark, rest > 0)
     if counts then
       bucket.undone = bucket.undone or {}
-      bucket.undone[mark], cost = (bucket.undone[mark] or 0) + cost, 0
+      bucket.undone[#bucket.undone + 1], cost = { cost, mark, rest > 0 }, 0
     end
   else
     local window = floor((mark - bucket.from) / bucket.window)
@@ -620,7 +644,7 @@ if verb == 'lease' then
   if not lending then leases() end
   granted, kept, term = lending.lend(hits[1].bucket, ARGV[4])
   passes = granted >= hits[1].cost or term < 0
-  hits[1].allowed = passes
+  hits[1].allowed = passes or hits[1].cost <= hits[1].bucket.room -- there are too many holders already
 end
 
 -- Then all are charged or none is; those on trial each on their own. A refusal writes at most that the clock went back.
@@ -645,10 +669,8 @@ if verb ~= 'peek' and verb ~= 'lease' then
 end
 
 -- The receipt first: where that fails for want of room, nothing was done.
-if receipt then
-  settled = string.format('%.0f', hits[1].cost)
-  redis.call('SET', receipt, settled, 'PX', ARGV[#ARGV])
-end
+if receipt or verb == 'debit' then moved = string.format('%.0f', hits[1].cost) end
+if receipt then redis.call('SET', receipt, moved, 'PX', ARGV[#ARGV]) end
 
 -- Last, write what changed. What is as good as new is deleted; everything else lives until it would be.
 local steps = 0
@@ -656,16 +678,19 @@ for key, bucket in pairs(buckets) do
   if bucket.write then
     local algorithm, at, take = bucket.algorithm, bucket.at, bucket.take
     local changed = bucket.write == CHANGE
+    -- What was used beyond the limit, under one that was larger, is not forgiven by whoever lends under this.
+    local beyond = changed and verb == 'lease' and bucket.beyond or 0
     local state, new_at
     if algorithm == TOKENS or algorithm == QUEUE then
       local debt = bucket.debt
       if take <= -bucket.capacity then debt = 0 else debt = max(0, debt + take * bucket.units) end
+      debt = debt + min(beyond, floor((9007199254740991 - debt) / bucket.units)) * bucket.units
       if debt > 0 or bucket.out then new_at, state = at + ceil(debt / bucket.rate), pack(OWED, algorithm, debt, bucket.units, at) end
 
     elseif algorithm == INTERVAL then
       local used, anchor = bucket.used_then, bucket.anchor_then
       if changed then
-        used, anchor = max(0, bucket.used + take), bucket.anchor
+        used, anchor = max(0, bucket.used + take) + beyond, bucket.anchor
         if bucket.used == 0 then anchor = bucket.aligned and window_start(at, bucket.interval, 0) or at end
       end
       if used > 0 or bucket.out then
@@ -715,7 +740,7 @@ for key, bucket in pairs(buckets) do
   end
 end
 
-if receipt then return { now, 1, steps, strange, settled } end
+if moved then return { now, 1, steps, strange, moved } end
 local reply = { now, passes and 1 or 0, steps, strange }
 for i = 1, #hits do
   local hit = hits[i]

@@ -146,6 +146,11 @@ impl Cluster {
         self.owner(slot).is_none_or(|node| node.link.is_down())
     }
 
+    /// Whether somebody answers for a slot, as far as is known.
+    pub(super) fn reaches(&self, slot: u16) -> bool {
+        self.owner(slot).is_some_and(|node| node.link.is_up())
+    }
+
     /// A charge was written in a slot.
     pub(super) fn wrote(&self, slot: u16) {
         if let Some(node) = self.owner(slot) {

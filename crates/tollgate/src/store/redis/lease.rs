@@ -45,7 +45,8 @@ impl RedisStore {
         let mut around = injected.unwrap_or_else(|| self.redis_time());
         let slot = slots::slot(&place.key);
         for _ in 0..2 {
-            let mut command = self.command_on(place, "lease", call.least, around);
+            let demand = Demand { cost: call.least, patience: Micros::MAX };
+            let mut command = self.command_on(place, "lease", demand, around);
             let mut packed = Vec::with_capacity(64);
             state::put_call(call, &mut packed);
             command.arg(packed);
@@ -68,16 +69,22 @@ impl RedisStore {
         Err(StoreError::Unreachable)
     }
 
-    /// Takes what was admitted without the store, or as much of it as there is.
-    pub(crate) async fn debit(&self, place: &Place, cost: u64) -> Result<(), StoreError> {
+    /// Whether a place can be asked, as far as is known.
+    pub(crate) fn reaches(&self, place: &Place) -> bool {
+        self.topology.reaches(slots::slot(&place.key))
+    }
+
+    /// Takes what was admitted without the store, or as much of it as there is; answers how much that was.
+    pub(crate) async fn debit(&self, place: &Place, cost: u64) -> Result<u64, StoreError> {
         let (slot, deadline) = (slots::slot(&place.key), self.deadline());
         let mut around = self.clock.injected().unwrap_or_else(|| self.redis_time());
         for _ in 0..2 {
-            let command = self.command_on(place, "debit", cost, around);
+            let demand = Demand { cost, patience: Micros::MAX };
+            let command = self.command_on(place, "debit", demand, around);
             match self.topology.call(slot, &command, deadline, |value| Reply::read(value, 1)).await? {
-                Reply::Done(_) => {
+                Reply::Done(done) => {
                     self.topology.wrote(slot);
-                    return Ok(());
+                    return done.moved().ok_or(StoreError::Unreachable);
                 }
                 Reply::OtherTime(now) => around = now,
             }
@@ -89,10 +96,10 @@ impl RedisStore {
     pub(crate) async fn charge_place(
         &self,
         place: &Place,
-        cost: u64,
+        demand: Demand,
         deadline: Instant,
     ) -> Result<Verdict, StoreError> {
-        let command = self.command_on(place, "charge", cost, self.redis_time());
+        let command = self.command_on(place, "charge", demand, self.redis_time());
         let slot = slots::slot(&place.key);
         let reply = self.topology.call(slot, &command, deadline, |value| Reply::read(value, 1)).await?;
         let Reply::Done(done) = reply else { return Err(StoreError::Unreachable) };
@@ -100,13 +107,12 @@ impl RedisStore {
         if done.passes {
             self.topology.wrote(slot);
         }
-        done.verdict_on_charge(&place.limit, place.window, cost).ok_or(StoreError::Unreachable)
+        done.verdict_on_charge(&place.limit, place.window, demand).ok_or(StoreError::Unreachable)
     }
 
     /// The script's call for one bucket.
-    fn command_on(&self, place: &Place, verb: &str, cost: u64, around: Timestamp) -> Cmd {
+    fn command_on(&self, place: &Place, verb: &str, demand: Demand, around: Timestamp) -> Cmd {
         let mut hit = Vec::with_capacity(64);
-        let demand = Demand { cost, patience: Micros::MAX };
         script::pack_parts(&place.limit, place.window, demand, Enforcement::Enforce, around, &mut hit);
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&self.sha).arg(1).arg(&place.key).arg(verb);

@@ -305,12 +305,12 @@ impl LeaseReply {
 
 impl Done {
     /// The verdict on a charge of one bucket that is no log. None when the answer makes no sense.
-    pub(super) fn verdict_on_charge(&self, limit: &Limit, window: Window, cost: u64) -> Option<Verdict> {
+    pub(super) fn verdict_on_charge(&self, limit: &Limit, window: Window, demand: Demand) -> Option<Verdict> {
         let stored = self.stored.first().map_or(&[][..], Vec::as_slice);
         let (mut bucket, _) = open(limit, stored, self.now, window);
-        let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
+        let answer = bucket.ask(demand);
         if answer.allowed() {
-            bucket.take(cost);
+            bucket.take(demand.cost);
         }
         (answer.allowed() == self.passes).then(|| bucket.verdict(answer))
     }
@@ -331,12 +331,7 @@ impl Done {
         if bucket.lend(call) != Some(loan) {
             return None; // the script and core disagree: neither is to be believed
         }
-        let answer = if loan.granted >= call.least {
-            Answer::Pass { delay: Micros::ZERO }
-        } else {
-            bucket.ask(Demand { cost: call.least, patience: Micros::MAX })
-        };
-        Some(bucket.verdict(answer))
+        Some(bucket.verdict_on_loan(call, loan))
     }
 }
 

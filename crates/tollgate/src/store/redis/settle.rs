@@ -65,7 +65,6 @@ impl RedisStore {
         receipt.extend_from_slice(bucket);
         let (verb, mark) = match due.difference {
             Difference::Missing => ("debit once", None),
-            Difference::Newest => ("refund once", None),
             Difference::Rest(mark) => ("undo once", Some(mark)),
         };
         let mut call = Cmd::new();

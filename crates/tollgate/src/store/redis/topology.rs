@@ -130,6 +130,15 @@ impl Topology {
         }
     }
 
+    /// Whether decisions are made where a slot is.
+    pub(super) fn reaches(&self, slot: u16) -> bool {
+        match self {
+            Topology::One(link) => link.is_up(),
+            Topology::Sentinel { link, .. } => link.is_up(),
+            Topology::Cluster(cluster) => cluster.reaches(slot),
+        }
+    }
+
     /// How many decisions wait.
     pub(super) fn in_flight(&self) -> usize {
         match self {
