@@ -51,7 +51,8 @@ pub(crate) struct MemoryArgs {
 /// How many share the limits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FleetArgs {
-    /// How many nodes share the limits; `on_store_failure: local` counts against limit / nodes
+    /// How many nodes share the limits, at least; `consistency: local` and `on_store_failure: local` count against
+    /// limit / nodes
     #[arg(long, value_name = "N", env = "TOLLGATE_NODES", default_value = "1")]
     pub(crate) nodes: NonZeroU32,
 }

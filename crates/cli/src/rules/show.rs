@@ -8,7 +8,7 @@ use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use tollgate::core::Draft;
 use tollgate::core::limit::{Algorithm, CalendarUnit, Opening, Phase, Ticks};
-use tollgate::core::rule::{Action, CostDraft, FailurePolicy, Missing, Mode};
+use tollgate::core::rule::{Action, Consistency, CostDraft, FailurePolicy, Missing, Mode};
 use tollgate::{Limit, Rule};
 
 use super::place::{Access, PlaceArgs};
@@ -154,6 +154,9 @@ fn in_words(rule: &Rule) -> String {
     }
     if rule.limit().is_some() {
         sentences.push(match rule.on_store_failure() {
+            _ if rule.consistency() == Consistency::Local => {
+                "Each node counts its own share, whether or not the store can be asked.".to_owned()
+            }
             FailurePolicy::Open => "When the store cannot be asked, requests pass.".to_owned(),
             FailurePolicy::Closed => "When the store cannot be asked, requests are refused.".to_owned(),
             FailurePolicy::Local => {

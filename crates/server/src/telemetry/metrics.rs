@@ -2,6 +2,7 @@
 //!
 //! Everything is counted elsewhere, where it happens; this only reads. Labels are names of rules and fixed words.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -9,6 +10,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use tollgate::core::rule::{Consistency, Rule};
 use tollgate::{AnyStore, CLASSES_US, HistogramCounts, LeaseStats, RedisStore};
 
 use super::process::Process;
@@ -142,7 +144,24 @@ fn over_redis(app: &App, redis: &RedisStore, out: &mut Out<'_>) -> fmt::Result {
         "Parts of refused requests that stay charged in a Cluster",
         stats.stranded,
     )?;
-    app.limiter().store().leased().map_or(Ok(()), |leased| leases(&leased.stats(), out))
+    let Some(leased) = app.limiter().store().leased() else { return Ok(()) };
+    leases_by_rule(app, &leased.leases(), out)?;
+    leases(&leased.stats(), out)
+}
+
+/// Of each rule that may borrow, how many of its keys are decided here.
+fn leases_by_rule(app: &App, leases: &HashMap<[u64; 2], usize>, out: &mut Out<'_>) -> fmt::Result {
+    let rules = app.limiter().rules();
+    let borrows = |rule: &&Rule| matches!(rule.consistency(), Consistency::Leased | Consistency::Auto);
+    let with_limits = rules.rules().iter().filter(borrows).filter(|rule| rule.limit().is_some());
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for (place, rule) in with_limits.enumerate() {
+        let label = if place < MOST_RULES { rule.label() } else { OTHER };
+        let count = leases.get(&rule.space().digest()).copied().unwrap_or(0) as u64;
+        *counts.entry(label).or_default() += count;
+    }
+    let counts = counts.into_iter().map(|(rule, count)| ([("rule", rule)], count));
+    out.gauges("tollgate_leases", "Keys whose decisions are made here", counts)
 }
 
 fn leases(stats: &LeaseStats, out: &mut Out<'_>) -> fmt::Result {
@@ -150,12 +169,16 @@ fn leases(stats: &LeaseStats, out: &mut Out<'_>) -> fmt::Result {
         ("held", stats.local_decisions),
         ("remembered", stats.remembered_refusals),
         ("store", stats.exact_decisions),
+        ("share", stats.share_decisions),
     ];
     let decisions = decisions.map(|(word, count)| ([("by", word)], count));
-    out.counters("tollgate_lease_decisions", "Decisions on leased keys, by what made them", decisions)?;
+    out.counters(
+        "tollgate_lease_decisions",
+        "Decisions that need not go to Redis, by what made them",
+        decisions,
+    )?;
     out.counter("tollgate_lease_calls", "Calls to borrow, renew and give back", stats.lease_calls)?;
     out.counter("tollgate_lease_calls_failed", "Such calls that were not answered", stats.failed_calls)?;
-    out.gauge("tollgate_leases", "Keys whose decisions are made here", stats.leases_held as u64)?;
     out.gauge("tollgate_lease_tokens", "Tokens held here", stats.tokens_held)?;
     let stranded = stats.tokens_stranded;
     out.counter("tollgate_lease_tokens_stranded", "Tokens that ended unspent, or came too late", stranded)?;
@@ -245,6 +268,16 @@ impl Out<'_> {
         values: impl IntoIterator<Item = ([(&'l str, &'l str); N], u64)>,
     ) -> fmt::Result {
         self.family(name, help, MetricType::Counter, values, counter)
+    }
+
+    /// One gauge for each set of labels.
+    fn gauges<'l, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = ([(&'l str, &'l str); N], u64)>,
+    ) -> fmt::Result {
+        self.family(name, help, MetricType::Gauge, values, gauge)
     }
 
     fn family<'l, const N: usize>(
