@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod auto;
 mod changes;
 mod cluster;
 mod held;
 mod outages;
+mod queues;
 mod shares;
 mod undone;
 mod waits;
@@ -14,7 +16,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::{Answer, Descriptor, LeasedStore, Limiter, RedisStore, rules};
+use tollgate::{Answer, Clock, Descriptor, LeasedStore, Limiter, RedisStore, rules};
 
 /// A busy machine is no reason to decide without the store.
 const UNHURRIED: Duration = Duration::from_secs(5);
@@ -28,6 +30,13 @@ async fn node_with(url: &str, rules: &str, deadline: Duration) -> Arc<Limiter<Le
     let redis = RedisStore::builder(url).deadline(deadline).connect().await.unwrap();
     redis.ready().await.unwrap();
     let store = LeasedStore::among(redis, NonZeroU32::MIN);
+    Arc::new(Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store))
+}
+
+/// A node in virtual time.
+async fn node_at(url: &str, rules: &str, clock: &Clock) -> Arc<Limiter<LeasedStore>> {
+    let redis = RedisStore::builder(url).clock(clock.clone()).deadline(UNHURRIED);
+    let store = LeasedStore::among(redis.connect().await.unwrap(), NonZeroU32::MIN);
     Arc::new(Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store))
 }
 

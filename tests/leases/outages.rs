@@ -171,3 +171,18 @@ async fn a_node_that_stops_pays_everything_it_owes() {
         assert_eq!(other.peek(&request(&**user), 1).await.remaining(), Some(7), "user {user}");
     }
 }
+
+#[tokio::test]
+async fn what_a_node_holds_when_it_is_cut_off_is_told_as_stranded() {
+    let rules = "rules: [{ name: all, key: global, limit: 1/d burst 100000, consistency: leased,
+                           on_store_failure: closed }]";
+    let (_server, proxy, node) = behind_a_proxy(rules).await;
+    warm(&node).await;
+    assert_eq!(node.store().stats().tokens_stranded, 0);
+    proxy.set(Mode::Refuse).await;
+    let held = node.store().stats().tokens_held;
+    assert!(held > 0, "it was warmed");
+    // Nobody asks any more, and nothing can be given back.
+    poll::until("the lease to end", async || (node.store().stats().tokens_stranded == held).then_some(()))
+        .await;
+}

@@ -1,10 +1,10 @@
 //! Decisions on leases that are taken back.
 
-use tollgate::{Descriptor, Micros};
+use tollgate::{Clock, Descriptor, Micros, Timestamp};
 use tollgate_tests::redis_server::RedisServer;
 
 use crate::shares::fleet_of;
-use crate::{node, warm};
+use crate::{node, node_at, warm};
 
 #[tokio::test]
 async fn a_reservation_on_a_lease_that_is_settled_for_less_gives_the_rest_back() {
@@ -53,4 +53,40 @@ async fn a_reservation_on_shares_is_settled_by_one_node_of_a_fleet() {
         left.push(node.peek(&request, 1).await.remaining().unwrap());
     }
     assert_eq!(left, [90, 40, 40]);
+}
+
+#[tokio::test]
+async fn what_time_has_paid_back_already_is_not_given_back_again() {
+    const SECOND: i64 = 1_000_000;
+    let server = RedisServer::start().await;
+    for (limit, later) in [
+        ("limit: 100/s", 25),
+        ("limit: 100 every 1s, aligned: true", 16),
+        ("limit: 100 every 1s", 25),
+        ("limit: 100/s, algorithm: fixed_window", 16),
+        ("limit: 100/s, algorithm: sliding_window_counter", 35),
+        ("limit: 100/s, algorithm: sliding_window_log", 25),
+    ] {
+        server.command(&["FLUSHALL"]).await;
+        let clock = Clock::manual(Timestamp::from_micros(1_700_000_000 * SECOND));
+        let rules = format!("rules: [{{ name: all, key: global, {limit}, consistency: leased }}]");
+        let (first, second) =
+            (node_at(&server.url(), &rules, &clock).await, node_at(&server.url(), &rules, &clock).await);
+        let request = Descriptor::new();
+        let turn_to = |tenths: i64| {
+            clock.set(Timestamp::from_micros(1_700_000_000 * SECOND + tenths * SECOND / 10));
+        };
+        for _ in 0..40 {
+            clock.advance(Micros::new(10_000));
+            assert!(first.check(&request, 1).await.allowed(), "{limit}");
+        }
+        turn_to(9);
+        let reserved = first.reserve(&request, 30, Micros::new(60_000_000)).await.unwrap();
+        assert!(first.store().stats().local_decisions > 0, "{limit}: it is on a lease");
+        first.store().close().await;
+        turn_to(later);
+        assert!(second.check(&request, 100).await.allowed(), "{limit}: all of it has come back");
+        first.settle(reserved.reservation.unwrap(), 0).await.unwrap();
+        assert_eq!(second.peek(&request, 1).await.remaining(), Some(0), "{limit}");
+    }
 }

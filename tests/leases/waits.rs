@@ -99,3 +99,32 @@ async fn a_node_that_cannot_learn_its_share_says_so_and_uses_it_once_it_can() {
     poll::until("the roll to be called", async || check(&node).await.degraded().is_none().then_some(()))
         .await;
 }
+
+#[tokio::test]
+async fn nobody_waits_for_a_lease_to_be_renewed() {
+    const SLOW: Duration = Duration::from_secs(2);
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let rules = "rules: [{ name: all, key: global, limit: 1000000/s burst 1000000, consistency: leased }]";
+    let node = node(&proxy.url(), rules).await;
+    warm(&node).await;
+    let held = poll::until("a good many tokens", async || {
+        for _ in 0..200 {
+            check(&node).await;
+        }
+        Some(node.store().stats().tokens_held).filter(|held| *held > 100)
+    })
+    .await;
+    proxy.set(Mode::Delay(SLOW)).await;
+    let calls = node.store().stats().lease_calls;
+    // Half of what is held is spent, so a renewal is under way; the other half passes meanwhile.
+    let spent = tokio::time::timeout(SLOW / 2, async {
+        for _ in 0..held {
+            assert!(check(&node).await.allowed());
+        }
+    });
+    // What was lent after that look may be more; the lease may not end before.
+    assert!(spent.await.is_ok(), "{held} that are held wait for nobody");
+    tokio::task::yield_now().await; // it is sent as soon as nobody keeps this thread
+    assert!(node.store().stats().lease_calls > calls, "a renewal was sent");
+}

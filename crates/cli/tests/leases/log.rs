@@ -12,25 +12,38 @@ pub(crate) struct Admission {
     pub(crate) knew: u64,
 }
 
-/// The admissions of each node that was ever there.
+/// The admissions of each node that was ever there, and when Redis lost something.
 #[derive(Debug, Default)]
-pub(crate) struct Log(Mutex<Vec<Vec<Admission>>>);
+pub(crate) struct Log {
+    nodes: Mutex<Vec<Vec<Admission>>>,
+    losses: Mutex<Vec<Loss>>,
+}
+
+/// Redis lost something between these instants.
+#[derive(Debug, Clone, Copy)]
+struct Loss {
+    from: u64,
+    to: u64,
+}
+
+/// What was lent before a loss may be spent after it for so long, in microseconds.
+const LEASE: u64 = 500_000;
 
 impl Log {
     /// A place for one more node.
     pub(crate) fn add_node(&self) -> usize {
-        let mut nodes = self.0.lock().unwrap();
+        let mut nodes = self.nodes.lock().unwrap();
         nodes.push(Vec::new());
         nodes.len() - 1
     }
 
     pub(crate) fn note(&self, node: usize, admission: Admission) {
-        self.0.lock().unwrap()[node].push(admission);
+        self.nodes.lock().unwrap()[node].push(admission);
     }
 
     /// How many each node has admitted so far.
     pub(crate) fn by_node(&self) -> Vec<usize> {
-        self.0.lock().unwrap().iter().map(Vec::len).collect()
+        self.nodes.lock().unwrap().iter().map(Vec::len).collect()
     }
 
     pub(crate) fn admitted(&self) -> u64 {
@@ -44,15 +57,24 @@ impl Log {
         all.last().map_or(0, |last| last.knew - first.unwrap())
     }
 
+    /// Redis loses something while this is done.
+    pub(crate) async fn losing(&self, what: impl Future<Output = ()>) {
+        let from = now();
+        what.await;
+        self.losses.lock().unwrap().push(Loss { from, to: now() });
+    }
+
     /// Checks every interval, from one's asking to another's answer: all that certainly happened in it is within what the
-    /// limit promises, with one capacity more for each loss.
-    pub(crate) fn check(&self, limit: &str, losses: u64) {
-        let allowance = losses * promised(limit, 0);
-        let (limit, all) = (limit.parse().unwrap(), self.merged());
+    /// limit promises, with one capacity more for each loss that may have shown in it.
+    pub(crate) fn check(&self, limit: &str) {
+        let (limit, all): (Limit, _) = (limit.parse().unwrap(), self.merged());
+        let losses = self.losses.lock().unwrap();
         for first in &all {
             let mut inside = 0;
             for last in all.iter().filter(|last| last.asked >= first.asked) {
                 inside += 1;
+                let shows = |loss: &&Loss| loss.from <= last.knew && first.asked <= loss.to + LEASE;
+                let allowance = losses.iter().filter(shows).count() as u64 * limit.capacity();
                 let most = allowance + promised_by(&limit, last.knew - first.asked);
                 assert!(inside <= most, "{inside} from {} to {}: {most} promised", first.asked, last.knew);
             }
@@ -62,7 +84,7 @@ impl Log {
 
     /// All of them, in the order of their answers.
     fn merged(&self) -> Vec<Admission> {
-        let mut all: Vec<Admission> = self.0.lock().unwrap().iter().flatten().copied().collect();
+        let mut all: Vec<Admission> = self.nodes.lock().unwrap().iter().flatten().copied().collect();
         all.sort_unstable_by_key(|admission| admission.knew);
         all
     }
@@ -92,5 +114,5 @@ fn one_too_many_is_seen() {
         log.note(node, Admission { asked: 0, knew: 20 });
         log.note(node, Admission { asked: 10, knew: 30 });
     }
-    log.check("1/s burst 3", 0);
+    log.check("1/s burst 3");
 }
