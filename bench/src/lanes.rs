@@ -4,7 +4,7 @@ use tollgate_bench::contender::{Allow, Caller, Charge, Check, Quota};
 use tollgate_bench::peers::{Governor, MutexMap, Nothing, OneCell, Table};
 
 use crate::measure::Drive;
-use crate::workload::{KEYS, Scenario};
+use crate::workload::{Keys, Scenario};
 
 pub(crate) const CHARGE: &str = "tollgate Store::charge";
 pub(crate) const ONE_TIER: &str = "tollgate check, 1 tier";
@@ -43,10 +43,10 @@ pub(crate) const LANES: [Lane; 9] = [
 
 impl Lane {
     /// Makes the contender and lets every caller in once.
-    pub(crate) fn filled(&self) -> Box<dyn Drive> {
+    pub(crate) fn filled(&self, keys: Keys) -> Box<dyn Drive> {
         let contender = (self.make)(Quota::ENDLESS);
         let mut caller = Caller::new(0);
-        for number in 0..KEYS {
+        for number in 0..keys.get() {
             caller.turn_into(number);
             contender.decide(&caller);
         }
@@ -55,8 +55,8 @@ impl Lane {
 }
 
 impl Runner {
-    pub(crate) fn new(lane: Lane) -> Self {
-        let endless = if lane.keyed { lane.filled() } else { (lane.make)(Quota::ENDLESS) };
+    pub(crate) fn new(lane: Lane, keys: Keys) -> Self {
+        let endless = if lane.keyed { lane.filled(keys) } else { (lane.make)(Quota::ENDLESS) };
         Runner { lane, endless, spent: (lane.make)(Quota::SPENT) }
     }
 

@@ -18,7 +18,7 @@ use mimalloc::MiMalloc;
 
 use crate::lanes::{LANES, Runner};
 use crate::measure::{Figures, Slice};
-use crate::workload::{COLUMNS, Column, Draws};
+use crate::workload::{COLUMNS, Column, Draws, Keys};
 
 // The allocator of tollgate's own binary, for every contender.
 #[global_allocator]
@@ -53,13 +53,14 @@ const QUICK: Effort =
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    let keys = Keys::new(arguments.quick);
     if let Some(name) = &arguments.memory_of {
-        return memory::measure_here(name);
+        return memory::measure_here(name, keys);
     }
     let effort = if arguments.quick { QUICK } else { FULL };
-    let memory = memory::measure_each()?;
-    let runners = LANES.map(Runner::new);
-    let figures = measure_all(&runners, effort)?;
+    let memory = memory::measure_each(arguments.quick)?;
+    let runners = LANES.map(|lane| Runner::new(lane, keys));
+    let figures = measure_all(&runners, effort, keys)?;
     report::print(&figures, &memory);
     if let Some(path) = &arguments.details {
         std::fs::write(path, report::details(&figures, &memory))
@@ -69,8 +70,8 @@ fn main() -> Result<()> {
 }
 
 /// Every contender in every column, once a round: A B C … A B C …
-fn measure_all(runners: &[Runner], effort: Effort) -> Result<Figures> {
-    let draws = Draws::new();
+fn measure_all(runners: &[Runner], effort: Effort, keys: Keys) -> Result<Figures> {
+    let draws = Draws::new(keys);
     let mut figures = Figures::default();
     for round in 0..effort.rounds {
         for column in &COLUMNS {

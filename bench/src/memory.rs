@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::lanes::LANES;
-use crate::workload::KEYS;
+use crate::workload::Keys;
 
 const PAGE_BYTES: f64 = 4_096.0;
 const TIMES: usize = 3;
@@ -31,15 +31,16 @@ impl Memory {
 }
 
 /// Every contender that keeps keys, several times.
-pub(crate) fn measure_each() -> Result<Vec<Memory>> {
-    LANES.iter().filter(|lane| lane.keyed).map(|lane| measure(lane.name)).collect()
+pub(crate) fn measure_each(quick: bool) -> Result<Vec<Memory>> {
+    LANES.iter().filter(|lane| lane.keyed).map(|lane| measure(lane.name, quick)).collect()
 }
 
-fn measure(lane: &'static str) -> Result<Memory> {
+fn measure(lane: &'static str, quick: bool) -> Result<Memory> {
+    let flags: &[&str] = if quick { &["--quick"] } else { &[] };
     let mut resident = Vec::new();
     let mut own = None;
     for _ in 0..TIMES {
-        let child = Command::new(env::current_exe()?).args(["--memory-of", lane]).output()?;
+        let child = Command::new(env::current_exe()?).args(["--memory-of", lane]).args(flags).output()?;
         ensure!(child.status.success(), "`--memory-of {lane}`: {}", child.status);
         let text = String::from_utf8(child.stdout)?;
         let mut numbers = text.split_whitespace().map(str::parse::<f64>);
@@ -51,12 +52,12 @@ fn measure(lane: &'static str) -> Result<Memory> {
 }
 
 /// The child: prints how many bytes a key took of the process, and how many the contender knows of.
-pub(crate) fn measure_here(name: &str) -> Result<()> {
+pub(crate) fn measure_here(name: &str, keys: Keys) -> Result<()> {
     let lane = LANES.iter().find(|lane| lane.name == name);
     let lane = lane.with_context(|| format!("there is no contender `{name}`"))?;
     let before = resident_bytes()?;
-    let contender = lane.filled();
-    let per_key = |bytes: f64| bytes / f64::from(KEYS);
+    let contender = lane.filled(keys);
+    let per_key = |bytes: f64| bytes / f64::from(keys.get());
     print!("{}", per_key(resident_bytes()? - before));
     if let Some(bytes) = contender.bytes() {
         print!(" {}", per_key(f64::from(u32::try_from(bytes)?)));

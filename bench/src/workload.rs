@@ -3,12 +3,32 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// How many callers there are.
-pub(crate) const KEYS: u32 = 1_000_000;
-/// How many callers are drawn beforehand; a power of two. Enough that nearly every key comes up.
-const DRAWN: usize = 1 << 22;
+/// How many callers there are, and in a run that only shows that it works.
+const KEYS: u32 = 1_000_000;
+const FEW_KEYS: u32 = 20_000;
+/// Every key is drawn about so many times beforehand, so that nearly every one comes up.
+const DRAWN: usize = 4;
 /// The exponent of the skewed draw: the hottest key gets 6 to 7 % of all requests.
 const ZIPF: f64 = 0.99;
+
+/// How many callers there are in this run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keys(u32);
+
+impl Keys {
+    pub(crate) const fn new(quick: bool) -> Self {
+        Keys(if quick { FEW_KEYS } else { KEYS })
+    }
+
+    pub(crate) const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// How many callers are drawn; a power of two.
+    fn drawn(self) -> usize {
+        (self.0 as usize * DRAWN).next_power_of_two()
+    }
+}
 
 /// What is asked of a contender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,10 +96,10 @@ pub(crate) struct Draws {
 }
 
 impl Draws {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(keys: Keys) -> Self {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        let uniform = (0..DRAWN).map(|_| random.below(KEYS)).collect();
-        Draws { uniform, zipf: zipf(&mut random) }
+        let uniform = (0..keys.drawn()).map(|_| random.below(keys.get())).collect();
+        Draws { uniform, zipf: zipf(&mut random, keys) }
     }
 
     /// The callers of a scenario; a power of two of them. `turn` picks another hot key each time, so that none
@@ -95,9 +115,9 @@ impl Draws {
 }
 
 /// Draws each rank as often as the inverse of its power says.
-fn zipf(random: &mut Random) -> Vec<u32> {
+fn zipf(random: &mut Random, keys: Keys) -> Vec<u32> {
     let mut sum = 0.0;
-    let sums: Vec<f64> = (1..=KEYS)
+    let sums: Vec<f64> = (1..=keys.get())
         .map(|rank| {
             sum += f64::from(rank).powf(-ZIPF);
             sum
@@ -105,9 +125,9 @@ fn zipf(random: &mut Random) -> Vec<u32> {
         .collect();
     let draw = |_| {
         let point = random.fraction() * sum;
-        u32::try_from(sums.partition_point(|upto| *upto < point)).expect("a rank").min(KEYS - 1)
+        u32::try_from(sums.partition_point(|upto| *upto < point)).expect("a rank").min(keys.get() - 1)
     };
-    (0..DRAWN).map(draw).collect()
+    (0..keys.drawn()).map(draw).collect()
 }
 
 /// SplitMix64.

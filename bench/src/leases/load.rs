@@ -46,6 +46,13 @@ pub(crate) struct Run {
     pub(crate) stranded: u64,
 }
 
+/// Whether a node dies on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dies {
+    Nobody,
+    First,
+}
+
 #[derive(Debug, Default)]
 struct Counts {
     decisions: AtomicU64,
@@ -113,13 +120,17 @@ impl Fleet {
         self.end(&counts, began).await
     }
 
-    /// Every node is asked so many times a second, whether or not it has answered.
-    pub(crate) async fn paced(self, time: Duration, per_second: &[u64]) -> Result<Run> {
+    /// Every node is asked so many times a second, whether or not it has answered. If `dies`, the first is gone without a
+    /// word after half of the time.
+    pub(crate) async fn paced(mut self, time: Duration, per_second: &[u64], dies: Dies) -> Result<Run> {
         let counts = Arc::new(Counts::default());
         let began = Instant::now();
         let mut tasks = tokio::task::JoinSet::new();
-        for (node, per_second) in self.0.iter().zip(per_second.iter().copied()) {
-            let (node, counts) = (Arc::clone(node), Arc::clone(&counts));
+        let dying = if dies == Dies::First { Some(self.0.remove(0)) } else { None };
+        let nodes = dying.into_iter().map(|node| (node, time / 2));
+        let nodes = nodes.chain(self.0.iter().map(|node| (Arc::clone(node), time)));
+        for ((node, time), per_second) in nodes.zip(per_second.iter().copied()) {
+            let counts = Arc::clone(&counts);
             tasks.spawn(async move {
                 let mut asked = 0;
                 let mut asking = tokio::task::JoinSet::new();
@@ -135,10 +146,17 @@ impl Fleet {
                     while asking.try_join_next().is_some() {}
                 }
                 asking.join_all().await;
+                // What the one that dies holds is nobody's any more; the others have stopped by then and close.
+                if dies == Dies::First { node.store().stats().tokens_held } else { 0 }
             });
         }
-        tasks.join_all().await;
-        self.end(&counts, began).await
+        let mut held = Vec::new();
+        while let Some(tokens) = tasks.join_next().await {
+            held.push(tokens?);
+        }
+        let lost = held[0]; // of the first to end: that is the one which dies
+        let run = self.end(&counts, began).await?;
+        Ok(Run { stranded: run.stranded + lost, ..run })
     }
 
     async fn end(self, counts: &Counts, began: Instant) -> Result<Run> {
