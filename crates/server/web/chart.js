@@ -9,9 +9,12 @@ const TOP = 8;
 /** A server that has just started has little to show, and shows it large. */
 const LEAST_SECONDS = 120;
 
+/** What a drawing is called before it shows anything. */
+const NOTHING = 'nothing to show yet';
+
 /** A figure that is drawn anew whenever its width or its data change. */
 function drawing(height, kind, draw) {
-  const view = svg('svg', { height, role: 'img', class: 'drawing' });
+  const view = svg('svg', { height, role: 'img', class: 'drawing', 'aria-label': NOTHING });
   const node = h('figure', { class: `chart ${kind}` }, view);
   let width = 0;
   const redraw = () => { if (width > 0) draw(view, width); };
@@ -119,7 +122,7 @@ export function vessel() {
   const inner = height - 2 * inset;
   const body = svg('rect', { class: 'content', x: inset, y: inset, width: width - 2 * inset, height: inner });
   const marks = svg('g', { class: 'marks' });
-  const view = svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', class: 'vessel', width, height },
+  const view = svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', class: 'vessel', 'aria-label': NOTHING, width, height },
     svg('defs', {}, svg('clipPath', { id: 'inside' }, svg('rect', { x: inset, y: inset, width: width - 2 * inset, height: inner, rx: 8 }))),
     svg('g', { 'clip-path': 'url(#inside)' }, body), marks,
     svg('path', { class: 'wall', d: `M${inset - 3} ${inset - 6}V${height - inset - 6}a9 9 0 0 0 9 9H${width - inset - 6}a9 9 0 0 0 9 -9V${inset - 6}` }));
