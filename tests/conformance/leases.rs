@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::core::algorithm::{Answer, Demand, State, Window};
 use tollgate::core::lease::{Call, LeasedBucket, Ledger, Loan, MOST_HOLDERS, NodeId, Written};
-use tollgate::core::limit::{Algorithm, Calendar, CalendarUnit, Opening, Phase, Ticks};
-use tollgate::core::{Enforcement, Hit, Space, Verdict, Verdicts};
+use tollgate::core::limit::{Algorithm, AlgorithmName, Calendar, CalendarUnit, Opening, Phase, Ticks};
+use tollgate::core::{Enforcement, Hit, Mark, Space, Verdict, Verdicts};
 use tollgate::{Clock, Limit, Micros, RedisStore, Store as _, Timestamp};
 use tollgate_tests::random::Random;
 use tollgate_tests::redis_server::RedisServer;
@@ -56,6 +56,16 @@ impl Book {
         }
         let verdict = bucket.verdict(Answer::Pass { delay: Micros::ZERO });
         if refunds {
+            self.write(bucket.written());
+        }
+        verdict
+    }
+
+    fn undo(&mut self, limit: &Limit, cost: u64, mark: Mark, now: Timestamp) -> Verdict {
+        let mut bucket = self.open(limit, now);
+        let undone = self.kept.is_some() && bucket.undo(cost, mark);
+        let verdict = bucket.verdict(Answer::Pass { delay: Micros::ZERO });
+        if undone {
             self.write(bucket.written());
         }
         verdict
@@ -163,6 +173,9 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
     let mut book = Book { window, kept: None };
     let mut now = 1_700_000_000_000_000 + random.between(0, 86_400_000_000);
     let mut sequence = 0;
+    // Where charges stand that may be undone: those of a log on a lease, at some instant or later.
+    let mut marks: Vec<Mark> = Vec::new();
+    let is_log = limit.algorithm_name() == AlgorithmName::SlidingWindowLog;
     for step in 0..STEPS {
         now += match random.next() % 40 {
             0 => -random.choose(&[1, 400_000, 1_000_000, 1_000_001, 7_000_000]),
@@ -178,7 +191,7 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
         let cost = random.between(0, limit.capacity().min(20).cast_signed() + 2).unsigned_abs();
         let context = format!("{limit}, LEASE_SEED={seed}, step {step}");
         let mut verdicts = Verdicts::new();
-        match random.next() % 10 {
+        match random.next() % 11 {
             0..=5 => {
                 sequence += 1;
                 let stale = if random.permille(100) { random.next() % 3 } else { 0 };
@@ -204,6 +217,22 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
                     .await
                     .unwrap_or_else(|error| panic!("{context}: {error}"));
                 assert_eq!(verdicts[0], book.charge(limit, cost, at), "charge of {cost}, {context}");
+                marks.extend((verdicts[0].allowed && cost > 0).then_some(verdicts[0].mark));
+                let since = Mark::since(Timestamp::from_micros(now - random.between(0, 600_000)));
+                marks.extend(is_log.then_some(since));
+            }
+            10 if !marks.is_empty() => {
+                let mark = marks[random.below(marks.len())];
+                let charged = [Verdict { mark, ..Verdict::open(limit.capacity()) }];
+                store
+                    .undo(&[hit(limit, cost)], &charged, &mut verdicts)
+                    .await
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                assert_eq!(
+                    verdicts[0],
+                    book.undo(limit, cost, mark, at),
+                    "undo of {cost} by {mark:?}, {context}"
+                );
             }
             8 => {
                 store

@@ -88,13 +88,20 @@ async fn a_node_that_starts_waits_until_it_knows_its_share() {
 async fn a_node_that_cannot_learn_its_share_says_so_and_uses_it_once_it_can() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
-    let local = "rules: [{ name: all, key: global, limit: 1/d burst 100, consistency: local }]";
+    let local = "rules: [{ name: all, key: global, limit: 1/d burst 100, consistency: local,
+                           on_store_failure: closed }]";
     let redis =
         RedisStore::builder(&proxy.url()).deadline(Duration::from_millis(200)).connect().await.unwrap();
     redis.ready().await.unwrap();
     proxy.set(Mode::Blackhole).await;
     let node = Limiter::new(rules::parse("rules.yaml", local).unwrap(), LeasedStore::new(redis));
-    assert!(check(&node).await.degraded().is_some());
+    let answer = check(&node).await;
+    assert!(answer.degraded().is_some());
+    assert_eq!(
+        (answer.allowed(), answer.limit()),
+        (true, Some(100)),
+        "a share needs no store, whatever is closed"
+    );
     proxy.set(Mode::Pass).await;
     poll::until("the roll to be called", async || check(&node).await.degraded().is_none().then_some(()))
         .await;

@@ -1,6 +1,7 @@
 //! Leases in virtual time: nodes, a store and a network that does everything networks do, from a seed.
 //!
-//! Nodes and store run the code that production runs: `Purse` and `LeasedBucket` of `core`. After every event the
+//! Nodes run the code that production runs, `Purse` of `core`, and the store `LeasedBucket`, which production compares each
+//! answer of the script with, and `tests/conformance` every step. After every event the
 //! invariant is checked (used + out on lease <= capacity, and no node holds what the store does not know of); at the
 //! end, the limit's bound over all pairs of admissions, and over every window. What is made up here is the network, the
 //! clocks, and who waits for what.

@@ -1,5 +1,5 @@
 //! What do leases save, and what do they cost? One hot key on two nodes and one Redis, exact and leased; four nodes that
-//! want twice the limit, one of them more than the others; a hot key that is refused.
+//! want twice the limit, two of them more than the others; one that dies with what it holds; a hot key that is refused.
 //!
 //! Known bias: nodes and Redis share the machine's cores, and the nodes are tasks of one process, each with a store and a
 //! connection of its own. See `bench/README.md`.

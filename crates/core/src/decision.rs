@@ -133,7 +133,7 @@ impl Decision {
                 rule: *rule,
                 verdict: *verdict,
                 enforcement: hit.enforcement,
-                instead: lost(place).then(|| rules.rule(*rule).on_store_failure()),
+                instead: lost(place).then(|| rules.rule(*rule).without_store()),
             })
             .collect();
         if !limited.shadow_denials.is_empty() {

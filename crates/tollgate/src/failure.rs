@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use tollgate_core::rule::{Consistency, FailurePolicy};
+use tollgate_core::rule::FailurePolicy;
 use tollgate_core::{
     Decision, Descriptor, Enforcement, Hit, Limit, Limited, Loss, Micros, Rule, RuleSet, Verdict, Verdicts,
 };
@@ -66,7 +66,7 @@ impl Failure {
         verb: Verb,
         error: &StoreError,
     ) -> Decision {
-        let policy = |place: usize| policy(rules.rule(limited.rules[place]));
+        let policy = |place: usize| rules.rule(limited.rules[place]).without_store();
         let enforces = |place: usize| limited.hits[place].enforcement == Enforcement::Enforce;
         let mut error = error.clone();
         let mut in_doubt = error.is_in_doubt();
@@ -132,7 +132,7 @@ impl Failure {
         let local = || {
             let hits = limited.rules.iter().map(|rule| rules.rule(*rule)).zip(&limited.hits).zip(lost);
             let hits = hits.filter_map(|(hit, lost)| lost.then_some(hit));
-            hits.filter(|(rule, _)| policy(rule) == FailurePolicy::Local)
+            hits.filter(|(rule, _)| rule.without_store() == FailurePolicy::Local)
         };
         // By the last known fleet, if that is larger than what was configured.
         let nodes = asked.rank().map_or(self.nodes, |rank| rank.nodes.max(self.nodes));
@@ -248,14 +248,6 @@ impl<'h> Rest<'h> {
         if !hits.is_empty() {
             let _ = store.undo(&hits, &charged, &mut Verdicts::new()).await;
         }
-    }
-}
-
-/// What a rule says. One that counts against a share anyway does so whether or not the store is there.
-fn policy(rule: &Rule) -> FailurePolicy {
-    match rule.consistency() {
-        Consistency::Local => FailurePolicy::Local,
-        _ => rule.on_store_failure(),
     }
 }
 

@@ -420,7 +420,7 @@ impl<S: Store> Limiter<S> {
         charged: bool,
     ) -> Result<Outlook, StoreError> {
         let state = self.store.inspect(hit).await?;
-        if hit.key.space().consistency() != Consistency::Exact {
+        if hit.key.space().consistency() != Consistency::Exact && self.store.rank().is_some() {
             // What is out on lease, or this node's share, is not in the state.
             let mut said = Verdicts::new();
             self.store.peek(std::slice::from_ref(hit), &mut said).await?;

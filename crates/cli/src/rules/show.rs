@@ -153,7 +153,7 @@ fn in_words(rule: &Rule) -> String {
         Mode::Off => sentences.push("It is switched off.".to_owned()),
     }
     if rule.limit().is_some() {
-        sentences.push(match rule.on_store_failure() {
+        sentences.push(match rule.without_store() {
             _ if rule.consistency() == Consistency::Local => {
                 "Each node counts its own share, whether or not the store can be asked.".to_owned()
             }

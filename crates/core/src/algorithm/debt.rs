@@ -13,7 +13,7 @@
 //! in front of you, and the time to pay it back is how long you wait.
 
 use super::{Answer, until};
-use crate::limit::Refill;
+use crate::limit::{MAX_EXACT, Refill};
 use crate::time::{Micros, Timestamp};
 use crate::verdict::Mark;
 
@@ -28,9 +28,6 @@ pub struct Debt {
     pub last: Timestamp,
 }
 
-/// The largest number of units that every store keeps exactly.
-const MOST: u64 = (1 << 53) - 1;
-
 impl Debt {
     /// Tokens owed beyond what a limit holds.
     pub(super) fn beyond(&self, refill: &Refill) -> u64 {
@@ -42,7 +39,7 @@ impl Debt {
 
     /// Owes so many tokens more, or as many of them as can be counted.
     pub(super) fn use_beyond(&mut self, tokens: u64) {
-        self.debt += tokens.min((MOST - self.debt) / self.p) * self.p;
+        self.debt += tokens.min((MAX_EXACT - self.debt) / self.p) * self.p;
     }
 }
 

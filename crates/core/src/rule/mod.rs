@@ -268,9 +268,17 @@ impl Rule {
         self.consistency
     }
 
-    /// What it says when the store cannot be asked.
+    /// What is written down for when the store cannot be asked.
     pub const fn on_store_failure(&self) -> FailurePolicy {
         self.on_store_failure
+    }
+
+    /// What it says then. A rule that counts against a share does so whether or not the store is there.
+    pub const fn without_store(&self) -> FailurePolicy {
+        match self.consistency {
+            Consistency::Local => FailurePolicy::Local,
+            Consistency::Exact | Consistency::Leased | Consistency::Auto => self.on_store_failure,
+        }
     }
 
     /// Whether it refuses, only counts, or sleeps.

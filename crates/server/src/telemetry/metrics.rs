@@ -152,10 +152,10 @@ fn over_redis(app: &App, redis: &RedisStore, out: &mut Out<'_>) -> fmt::Result {
 /// Of each rule that may borrow, how many of its keys are decided here.
 fn leases_by_rule(app: &App, leases: &HashMap<[u64; 2], usize>, out: &mut Out<'_>) -> fmt::Result {
     let rules = app.limiter().rules();
-    let borrows = |rule: &&Rule| matches!(rule.consistency(), Consistency::Leased | Consistency::Auto);
-    let with_limits = rules.rules().iter().filter(borrows).filter(|rule| rule.limit().is_some());
+    let borrows = |rule: &Rule| matches!(rule.consistency(), Consistency::Leased | Consistency::Auto);
+    let with_limits = rules.rules().iter().filter(|rule| rule.limit().is_some()).enumerate();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for (place, rule) in with_limits.enumerate() {
+    for (place, rule) in with_limits.filter(|(_, rule)| borrows(rule)) {
         let label = if place < MOST_RULES { rule.label() } else { OTHER };
         let count = leases.get(&rule.space().digest()).copied().unwrap_or(0) as u64;
         *counts.entry(label).or_default() += count;

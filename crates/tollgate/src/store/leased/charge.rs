@@ -192,7 +192,9 @@ impl Shared {
         asked: &mut Option<Timestamp>,
     ) -> Result<Part, Next> {
         let mut shard = self.desks.shard(hash);
-        let Some(desk) = Desk::of(&mut shard, hash, hit, self) else { return Ok(Part::Exact) };
+        let Some(desk) = Desk::of(&mut shard, hash, hit, self) else {
+            return Ok(self.counted(Part::Exact)); // there are too many keys
+        };
         // Under the lock, so that whoever was stopped before it does not spend what has ended since.
         let now = self.now();
         match desk.purse.ask(hit.demand, temper, asked, now) {

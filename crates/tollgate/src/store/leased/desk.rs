@@ -57,8 +57,6 @@ pub(super) struct Outgoing {
 /// What all desks hold.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Sum {
-    pub(super) keys: usize,
-    pub(super) hot: usize,
     pub(super) tokens: u64,
     /// Calls under way.
     pub(super) calls: usize,
@@ -107,8 +105,6 @@ impl Desks {
     pub(super) fn sum(&self, now: Timestamp) -> Sum {
         let mut sum = Sum::default();
         for shard in self.shards() {
-            sum.keys += shard.len();
-            sum.hot += shard.values().filter(|desk| desk.purse.is_hot()).count();
             sum.calls += shard.values().filter(|desk| desk.purse.is_calling()).count();
             sum.tokens += shard.values().map(|desk| desk.purse.held_at(now)).sum::<u64>();
         }

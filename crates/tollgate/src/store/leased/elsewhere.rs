@@ -1,4 +1,4 @@
-//! What is not decided here: peeks, refunds and resets go to Redis, and to this node's shares.
+//! What is not decided here: peeks, refunds, undoing, resets and settlements go to Redis, and to this node's shares.
 
 use std::sync::Arc;
 

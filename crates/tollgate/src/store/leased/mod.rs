@@ -112,10 +112,6 @@ pub struct LeaseStats {
     pub lease_calls: u64,
     /// Such calls that were not answered.
     pub failed_calls: u64,
-    /// Keys that are watched.
-    pub keys: usize,
-    /// Keys whose decisions are made here now.
-    pub leases_held: usize,
     /// Tokens held now.
     pub tokens_held: u64,
     /// Tokens that ended unspent or were lent in answers that came too late, and places in queues that nobody took.
@@ -191,7 +187,8 @@ impl LeasedStore {
         }
     }
 
-    /// For each rule of which keys are decided here on borrowed tokens, by [`Space::digest`](tollgate_core::Space::digest), how many keys those are.
+    /// For each rule of which keys are decided here on borrowed tokens, by
+    /// [`Space::digest`](tollgate_core::Space::digest), how many keys those are.
     pub fn leases(&self) -> HashMap<[u64; 2], usize> {
         self.shared.desks.leases()
     }
@@ -208,8 +205,6 @@ impl LeasedStore {
             share_decisions: read(&counters.shares),
             lease_calls: read(&counters.calls),
             failed_calls: read(&counters.failed_calls),
-            keys: sum.keys,
-            leases_held: sum.hot,
             tokens_held: sum.tokens,
             tokens_stranded: read(&counters.stranded),
             tokens_debited: read(&counters.debited),

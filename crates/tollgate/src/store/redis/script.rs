@@ -149,7 +149,7 @@ enum Seen<'h> {
 }
 
 impl Done {
-    /// How much a settlement moved. None when the answer makes no sense.
+    /// How much a settlement or a debit moved. None when the answer makes no sense.
     pub(super) fn moved(&self) -> Option<u64> {
         str::from_utf8(self.stored.first()?).ok()?.parse().ok()
     }
