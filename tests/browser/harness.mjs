@@ -31,6 +31,7 @@ export async function startServer(...more) {
   const ready = join(folder, 'ready.json');
   const child = spawn(program, ['serve', '--data-dir', 'data', '--ready-file', ready, ...more],
     { cwd: folder, env: { TOLLGATE_HTTP: '127.0.0.1:0', ...process.env }, stdio: ['ignore', 'ignore', 'pipe'] });
+  endWithUs(child);
   let log = '';
   child.stderr.on('data', (text) => { log = (log + text).slice(-10_000); });
   const gone = new Promise((resolve) => child.once('exit', resolve).once('error', resolve));
@@ -58,10 +59,16 @@ export async function startServer(...more) {
   };
 }
 
+/** A test that fails before it has stopped what it started leaves nothing behind. */
+function endWithUs(child) {
+  process.once('exit', () => child.kill('SIGKILL'));
+}
+
 /** A Redis of our own, without a file, on a free port unless it is to come back on the same. */
 export async function startRedis(known) {
   const port = known ?? await freePort();
   const child = spawn('redis-server', ['--port', port, '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'], { stdio: 'ignore' });
+  endWithUs(child);
   const gone = new Promise((resolve, reject) => child.once('exit', resolve)
     .once('error', () => reject(new Error('redis-server is missing; install the Debian package redis-server'))));
   const answers = () => new Promise((resolve) => {

@@ -58,7 +58,8 @@ export function secondsChart() {
   let data = null;
   let hovered = null;
   const readout = h('output', { class: 'readout' });
-  const chart = drawing(height, 'seconds', (view, width) => { if (data) draw(view, width); });
+  // A server that has just started has no second behind it.
+  const chart = drawing(height, 'seconds', (view, width) => { if (data?.allowed.length > 0) draw(view, width); });
   const caption = h('figcaption', {},
     h('span', { class: 'key allowed' }, 'allowed'), h('span', { class: 'key refused' }, 'refused'), readout);
   chart.node.prepend(caption);
