@@ -119,7 +119,7 @@ impl Charge {
     /// An empty store and this quota.
     pub fn new(quota: Quota) -> Self {
         let limit = quota.limit();
-        Charge { store: MemoryStore::new(), space: Space::ad_hoc(limit.algorithm_name()), limit }
+        Charge { store: MemoryStore::new(), space: Space::ad_hoc(&limit), limit }
     }
 }
 

@@ -75,7 +75,7 @@ impl Book {
         let mut bucket = self.open(limit, now);
         let loan = bucket.lend(call)?;
         let verdict = bucket.verdict_on_loan(call, loan);
-        self.write(bucket.written_by_lending());
+        self.write(bucket.written());
         Some((loan, verdict))
     }
 }
@@ -156,7 +156,7 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
     let limits = [changed(&first, &mut random), first];
     let changes = random.choose(&[0, 0, 100, 400]);
     let mut limit = &limits[1];
-    let space = Space::ad_hoc(limit.algorithm_name());
+    let space = Space::ad_hoc(&limit);
     let name = format!("trace {seed}");
     let hit = |limit, cost| Hit {
         key: space.named(&name),
@@ -275,7 +275,7 @@ async fn one_holder_too_many_is_neither_lent_to_nor_refused() {
         Limit::sliding_window_log(500, second),
     ] {
         let limit = limit.expect("in range");
-        let space = Space::ad_hoc(limit.algorithm_name());
+        let space = Space::ad_hoc(&limit);
         let demand = Demand { cost: 1, patience: Micros::MAX };
         let hit = Hit { key: space.named("crowd"), limit: &limit, demand, enforcement: Enforcement::Enforce };
         let mut book = Book { window: Window::Own, kept: None };

@@ -71,7 +71,7 @@ async fn every_key_lives_until_its_bucket_is_as_good_as_new_and_looking_makes_no
         Limit::sliding_window_counter(10, hour, tollgate::core::limit::Opening::First),
     ] {
         let limit = limit.unwrap();
-        let space = Space::ad_hoc(limit.algorithm_name());
+        let space = Space::ad_hoc(&limit);
         let hit = |cost| Hit {
             key: space.named("a"),
             limit: &limit,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tollgate::core::Space;
 use tollgate::core::algorithm::Demand;
-use tollgate::core::limit::AlgorithmName;
 use tollgate::core::{Enforcement, Hit};
 use tollgate::{Clock, Descriptor, Gate, Limiter, Micros, RedisStore, StoreError, rules};
 use tollgate_tests::fault_proxy::Mode;
@@ -34,7 +33,8 @@ impl Fleet {
 
     /// A name whose bucket was given to a primary.
     async fn name(&self, primary: usize) -> String {
-        let (limit, space) = (slow_limit(), Space::ad_hoc(AlgorithmName::TokenBucket));
+        let limit = slow_limit();
+        let space = Space::ad_hoc(&limit);
         let demand = Demand { cost: 1, patience: Micros::MAX };
         for number in 0.. {
             let name = format!("name {number}");

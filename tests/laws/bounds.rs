@@ -8,7 +8,7 @@ use tollgate_tests::trace::{any_limit, any_steps};
 use crate::{World, config};
 
 /// Admitted cost between two admissions (both included) may not exceed this.
-fn bound(limit: &Limit, from: u64, to: u64) -> u128 {
+pub(crate) fn bound(limit: &Limit, from: u64, to: u64) -> u128 {
     let (elapsed, capacity, period) =
         (u128::from(to - from), u128::from(limit.capacity()), u128::from(limit.period().get()));
     let count = || u128::from(limit.to_string().split(['/', ' ']).next().unwrap().parse::<u64>().unwrap());

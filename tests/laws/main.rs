@@ -7,6 +7,7 @@
 
 mod bounds;
 mod buckets;
+mod mixed;
 mod reserve;
 mod threads;
 mod tiers;
@@ -27,6 +28,11 @@ pub(crate) fn config(cases: u32) -> ProptestConfig {
     }
 }
 
+/// The keys of one rule under a limit.
+fn space(limit: &Limit) -> Space {
+    Space::new(&["the rule", &limit.identity()], KeyPattern::parse("user:{user_id}").unwrap(), 64)
+}
+
 /// One bucket of one limit, and the clock it lives by.
 pub(crate) struct World {
     pub(crate) store: MemoryStore,
@@ -42,8 +48,13 @@ impl World {
             store: MemoryStore::with(clock.clone(), Bounds::default()),
             clock,
             limit: limit.clone(),
-            space: Space::new(&["the rule"], KeyPattern::parse("user:{user_id}").unwrap(), 64),
+            space: space(limit),
         }
+    }
+
+    /// The same rule under another limit from now on.
+    pub(crate) fn change(&mut self, limit: &Limit) {
+        (self.limit, self.space) = (limit.clone(), space(limit));
     }
 
     /// A world with a past: costs charged at instants.

@@ -203,7 +203,7 @@ async fn what_is_lent_first_is_remembered_until_it_would_be_earned_back() {
     let store = RedisStore::builder(&server.url()).deadline(crate::UNHURRIED).connect().await.unwrap();
     for limit in ["100/h burst 1000", "100 every 1h burst 1000"] {
         let limit: Limit = limit.parse().unwrap();
-        let space = Space::ad_hoc(limit.algorithm_name());
+        let space = Space::ad_hoc(&limit);
         let demand = Demand { cost: 1, patience: Micros::MAX };
         let hit = Hit { key: space.named("a"), limit: &limit, demand, enforcement: Enforcement::Enforce };
         let term = Micros::new(500_000);

@@ -73,7 +73,7 @@ impl Store {
     fn lend(&mut self, key: usize, call: &Call, now: i64) -> Option<(Loan, Verdict)> {
         let mut bucket = self.open(key, now);
         let loan = bucket.lend(call)?;
-        let (verdict, written) = (bucket.verdict_on_loan(call, loan), bucket.written_by_lending());
+        let (verdict, written) = (bucket.verdict_on_loan(call, loan), bucket.written());
         self.write(key, written);
         Some((loan, verdict))
     }

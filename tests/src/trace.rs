@@ -84,11 +84,26 @@ pub fn any_tier() -> BoxedStrategy<TierSpec> {
         (fixed_window(), fixed_window()),
         (log(), log()),
         (counter(), counter()),
+        (prop_oneof![fixed_window(), log(), counter()], count())
+            .prop_map(|(limit, count)| (limit.clone(), with_count(&limit, count))),
     ];
     let pair = prop_oneof![8 => same, 1 => (any_limit(), any_limit())];
     (pair, prop::bool::weighted(0.15))
         .prop_map(|((a, b), shadow)| TierSpec { limits: [a, b], shadow })
         .boxed()
+}
+
+/// A window or log with the same length and phase that admits another count: the same buckets.
+fn with_count(limit: &Limit, count: u64) -> Limit {
+    match limit.algorithm() {
+        Algorithm::FixedWindow { window, phase, .. } => Limit::fixed_window(count, *window, phase.clone()),
+        Algorithm::SlidingWindowLog { window, .. } => Limit::sliding_window_log(count, *window),
+        Algorithm::SlidingWindowCounter { window, opens, .. } => {
+            Limit::sliding_window_counter(count, *window, *opens)
+        }
+        _ => Ok(limit.clone()),
+    }
+    .expect("in range")
 }
 
 fn period() -> BoxedStrategy<u64> {
@@ -191,7 +206,7 @@ pub fn any_steps(length: usize, periods: Vec<u64>) -> BoxedStrategy<Vec<Step>> {
     ];
     let verb = prop_oneof![12 => Just(Verb::Check), 3 => Just(Verb::Peek), 2 => Just(Verb::Refund), 3 => Just(Verb::Undo), 1 => Just(Verb::Reset)];
     let cost = prop_oneof![8 => Just((0_u8, 1_u8)), 4 => (0..=8_u8, 0..3_u8)];
-    let config = prop_oneof![9 => Just(0_u8), 1 => any::<u8>()];
+    let config = prop_oneof![7 => Just(0_u8), 3 => any::<u8>()];
     let step = (turn, verb, 0..2_u8, 1..16_u8, cost, config)
         .prop_map(|(turn, verb, user, tiers, cost, config)| Step { turn, verb, user, tiers, cost, config });
     prop::collection::vec(step, 1..length).boxed()
@@ -248,16 +263,16 @@ pub async fn compare_in<S: Store>(
     tiers: &[TierSpec],
     steps: &[Step],
 ) -> Result<u64, TestCaseError> {
-    let spaces: Vec<Space> = (0..tiers.len())
-        .map(|tier| {
-            let pattern = match slots {
-                Slots::Shared => "user:{user_id}".to_owned(),
-                Slots::Apart | Slots::Unnoticed => format!("{{of_tier_{tier}}}"),
-            };
-            let pattern = KeyPattern::parse(&pattern).expect("a pattern");
-            Space::new(&[name, &format!("tier {tier}")], pattern, 64)
-        })
-        .collect();
+    let space = |tier: usize, limit: &Limit| {
+        let pattern = match slots {
+            Slots::Shared => "user:{user_id}".to_owned(),
+            Slots::Apart | Slots::Unnoticed => format!("{{of_tier_{tier}}}"),
+        };
+        let pattern = KeyPattern::parse(&pattern).expect("a pattern");
+        Space::new(&[name, &format!("tier {tier}"), &limit.identity()], pattern, 64)
+    };
+    let spaces: Vec<[Space; 2]> =
+        (0..tiers.len()).map(|tier| tiers[tier].limits.each_ref().map(|limit| space(tier, limit))).collect();
     let mut model = Model::new();
     let mut config = 0_u8;
     let mut marks = [Mark::default(); 16];
@@ -272,9 +287,10 @@ pub async fn compare_in<S: Store>(
         let taking_part = || (0..tiers.len()).filter(|tier| step.tiers >> tier & 1 == 1);
         let hits: Vec<Hit<'_>> = taking_part()
             .map(|tier| {
-                let limit = &tiers[tier].limits[usize::from(config >> tier & 1)];
+                let which = usize::from(config >> tier & 1);
+                let limit = &tiers[tier].limits[which];
                 Hit {
-                    key: spaces[tier].key(&request),
+                    key: spaces[tier][which].key(&request),
                     limit,
                     demand: Demand { cost: cost(step, limit), patience: Micros::MAX },
                     enforcement: if tiers[tier].shadow { Enforcement::Shadow } else { Enforcement::Enforce },
@@ -349,11 +365,30 @@ fn plain(verdict: &Verdict) -> model::Verdict {
 
 /// The same hit in the model's words.
 fn twin(tier: usize, user: u8, hit: &Hit<'_>) -> model::Hit {
+    let algorithm = spec(hit);
     model::Hit {
-        key: format!("tier {tier}, user {user}"),
-        spec: model::Spec { algorithm: spec(hit) },
+        key: format!("tier {tier}, user {user}, {}", kind(&algorithm)),
+        spec: model::Spec { algorithm },
         cost: hit.demand.cost,
         shadow: hit.enforcement == Enforcement::Shadow,
+    }
+}
+
+/// What tells the buckets of a rule apart when its limit changes: the algorithm; length and phase of a window.
+fn kind(algorithm: &model::Algorithm) -> String {
+    match algorithm {
+        model::Algorithm::TokenBucket { .. } => "token bucket".to_owned(),
+        model::Algorithm::Interval { .. } => "interval".to_owned(),
+        model::Algorithm::Leaky { .. } => "leaky".to_owned(),
+        model::Algorithm::FixedWindow { phase: model::Phase::Spread { .. }, window_us, .. } => {
+            format!("spread {window_us}")
+        }
+        model::Algorithm::FixedWindow { phase: model::Phase::Calendar { unit, time_zone }, .. } => {
+            format!("{unit:?} in {time_zone}")
+        }
+        model::Algorithm::FixedWindow { window_us, phase, .. } => format!("fixed {window_us} {phase:?}"),
+        model::Algorithm::SlidingLog { window_us, .. } => format!("log {window_us}"),
+        model::Algorithm::SlidingCounter { window_us, phase, .. } => format!("counter {window_us} {phase:?}"),
     }
 }
 

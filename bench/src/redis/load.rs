@@ -130,7 +130,7 @@ async fn benchmark(redis: &Redis, port: u16, decisions: usize, concurrency: usiz
     let store = RedisStore::builder(&format!("redis://127.0.0.1:{port}")).connect().await?;
     store.ready().await?;
     let limit = Limit::token_bucket(100, Duration::from_secs(3_600), 10_000_000)?;
-    let space = Space::ad_hoc(limit.algorithm_name());
+    let space = Space::ad_hoc(&limit);
     let demand = Demand { cost: 1, patience: Micros::MAX };
     let hit =
         Hit { key: space.named("__rand_int__"), limit: &limit, demand, enforcement: Enforcement::Enforce };

@@ -34,7 +34,7 @@ pub struct Gate<S> {
 impl<S: Store> Gate<S> {
     /// A gate with this limit.
     pub fn new(limit: Limit, store: S) -> Self {
-        Gate { space: Space::ad_hoc(limit.algorithm_name()), limit, store }
+        Gate { space: Space::ad_hoc(&limit), limit, store }
     }
 
     /// Takes one token from the key's bucket, if one is left.

@@ -1,6 +1,6 @@
 //! Tokens that come back several at a time, on ticks counted from an anchor.
 
-use super::{Bucket, Mark, floor_to};
+use super::{Bucket, EXCESS_LIFETIME_US, Mark, floor_to};
 
 /// A bucket of which `used` tokens are missing; `refill` of them come back at every tick after `anchor`.
 #[derive(Debug, Clone)]
@@ -10,6 +10,8 @@ pub(super) struct Interval {
     capacity: i128,
     aligned: bool,
     used: i128,
+    /// Tokens used beyond the capacity, under a larger limit.
+    excess: i128,
     anchor: i128,
     last: i128,
 }
@@ -24,15 +26,27 @@ impl Interval {
             capacity: capacity.into(),
             aligned,
             used: 0,
+            excess: 0,
             anchor,
             last: at,
         }
     }
 
-    /// What was used stays used, and the anchor stays, or goes back to a tick.
+    /// What was used stays used: what the new capacity does not cover becomes excess. The anchor moves forward to within
+    /// one new interval of the last write, or to a tick of the clock, and never back.
     pub(super) fn adopt(&self, new: Self) -> Self {
-        let anchor = if new.aligned { floor_to(self.anchor, new.interval) } else { self.anchor };
-        Self { used: self.used.min(new.capacity), anchor, last: self.last, ..new }
+        let same = (self.refill, self.interval, self.capacity) == (new.refill, new.interval, new.capacity);
+        let usage = self.used + self.excess;
+        let used = if same { self.used } else { usage.min(new.capacity) };
+        let mut anchor = self.anchor;
+        if new.aligned {
+            let next_tick = -floor_to(-self.anchor, new.interval);
+            anchor = floor_to(self.last, new.interval).max(next_tick);
+        } else if self.interval != new.interval {
+            let whole_intervals = ((self.last - anchor).max(0)) / new.interval;
+            anchor += whole_intervals * new.interval;
+        }
+        Self { used, excess: usage - used, anchor, last: self.last, ..new }
     }
 
     /// The time until the tick that brings the last of `tokens`.
@@ -55,14 +69,19 @@ impl Bucket for Interval {
     }
 
     fn advance(&mut self, at: i128) {
-        let ticks = (at - self.anchor).div_euclid(self.interval);
-        self.used = (self.used - ticks * self.refill).max(0);
+        let ticks = (at - self.anchor).div_euclid(self.interval).max(0);
+        let came_back = ticks * self.refill;
+        self.excess = (self.excess - (came_back - self.used).max(0)).max(0);
+        if at - self.last >= EXCESS_LIFETIME_US {
+            self.excess = 0;
+        }
+        self.used = (self.used - came_back).max(0);
         self.anchor += ticks * self.interval;
         self.last = at;
     }
 
     fn is_new(&self) -> bool {
-        self.used == 0
+        self.used == 0 && self.excess == 0
     }
 
     fn limit(&self) -> i128 {
@@ -82,6 +101,10 @@ impl Bucket for Interval {
     }
 
     fn take(&mut self, cost: i128) {
+        if self.used == 0 && cost > 0 {
+            // A full bucket has no phase, whatever its excess.
+            self.anchor = if self.aligned { floor_to(self.last, self.interval) } else { self.last };
+        }
         self.used += cost;
     }
 
@@ -94,6 +117,7 @@ impl Bucket for Interval {
     }
 
     fn give_back(&mut self, cost: i128) {
+        self.excess = (self.excess - (cost - self.used).max(0)).max(0);
         self.used = (self.used - cost).max(0);
     }
 }

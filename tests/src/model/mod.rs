@@ -31,6 +31,9 @@ use token_bucket::TokenBucket;
 /// A clock that is behind the last write by this much or less is jitter; beyond it, it was set back.
 const JITTER_US: i128 = 1_000_000;
 
+/// Usage above the limit in use is kept for at most this long after the last write.
+const EXCESS_LIFETIME_US: i128 = 366 * 86_400_000_000;
+
 /// One limit's numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {

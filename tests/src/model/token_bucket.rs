@@ -2,7 +2,7 @@
 
 use num_rational::Ratio;
 
-use super::{Bucket, Mark};
+use super::{Bucket, EXCESS_LIFETIME_US, Mark};
 
 /// A bucket of `capacity` tokens, `debt` of which are missing.
 #[derive(Debug, Clone)]
@@ -12,23 +12,31 @@ pub(super) struct TokenBucket {
     capacity: i128,
     /// Tokens used and not yet come back.
     debt: Ratio<i128>,
+    /// Tokens used beyond the capacity, under a larger limit.
+    excess: i128,
     last: i128,
 }
 
 impl TokenBucket {
     pub(super) fn open(rate: u64, period_us: u64, capacity: u64, at: i128) -> Self {
         let rate = Ratio::new(i128::from(rate), i128::from(period_us));
-        Self { rate, capacity: capacity.into(), debt: 0.into(), last: at }
+        Self { rate, capacity: capacity.into(), debt: 0.into(), excess: 0, last: at }
     }
 
-    /// What was used stays used, in whole tokens when the unit of debt changes.
+    /// What was used stays used, in whole tokens when the unit of debt changes. What the new capacity does not cover
+    /// becomes excess, in whole tokens, and excess that it covers becomes debt.
     ///
-    /// A state is `(debt, last)` and knows its `p`, here the denominator of the rate. So with the same `p` no
-    /// change can be seen and nothing is rounded, though a lowered capacity still caps the debt.
+    /// A state knows its `p`, here the denominator of the rate: with the same `p` nothing is rounded. Numbers that did not
+    /// change convert nothing.
     pub(super) fn adopt(&self, new: Self) -> Self {
+        if (self.rate, self.capacity) == (new.rate, new.capacity) {
+            return self.clone();
+        }
         let same_unit = self.rate.denom() == new.rate.denom();
         let debt = if same_unit { self.debt } else { self.debt.ceil() };
-        Self { debt: debt.min(new.capacity.into()), last: self.last, ..new }
+        let excess = (debt + self.excess - new.capacity).ceil().to_integer().max(0);
+        let debt = if debt > new.capacity.into() { new.capacity.into() } else { debt + self.excess - excess };
+        Self { debt, excess, last: self.last, ..new }
     }
 
     /// The time in which `tokens` come back, rounded up.
@@ -52,12 +60,17 @@ impl Bucket for TokenBucket {
 
     fn advance(&mut self, at: i128) {
         let came_back = self.rate * (at - self.last);
+        let beyond_debt = (came_back - self.debt).floor().to_integer().max(0);
+        self.excess = (self.excess - beyond_debt).max(0);
+        if at - self.last >= EXCESS_LIFETIME_US {
+            self.excess = 0;
+        }
         self.debt = (self.debt - came_back).max(0.into());
         self.last = at;
     }
 
     fn is_new(&self) -> bool {
-        self.debt == 0.into()
+        self.debt == 0.into() && self.excess == 0
     }
 
     fn limit(&self) -> i128 {
@@ -90,6 +103,8 @@ impl Bucket for TokenBucket {
     }
 
     fn give_back(&mut self, cost: i128) {
+        let beyond_debt = (-self.debt + cost).floor().to_integer().max(0);
+        self.excess = (self.excess - beyond_debt).max(0);
         self.debt = (self.debt - cost).max(0.into());
     }
 }

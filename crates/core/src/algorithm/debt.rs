@@ -11,9 +11,11 @@
 //! A request passes while its price fits into the room. Nothing runs in the background; a debt of 0 is a full
 //! bucket and may be forgotten. A leaky bucket is the same bucket read as a queue: what is owed is what stands
 //! in front of you, and the time to pay it back is how long you wait.
+//!
+//! Usage above the capacity of the limit in use is kept as [`Excess`]: time repays the debt first, then the excess.
 
-use super::{Answer, until};
-use crate::limit::{MAX_EXACT, Refill};
+use super::{Answer, EXCESS_LIFETIME, Excess, Usage, until};
+use crate::limit::Refill;
 use crate::time::{Micros, Timestamp};
 use crate::verdict::Mark;
 
@@ -26,21 +28,8 @@ pub struct Debt {
     pub p: u64,
     /// The last write.
     pub last: Timestamp,
-}
-
-impl Debt {
-    /// Tokens owed beyond what a limit holds.
-    pub(super) fn beyond(&self, refill: &Refill) -> u64 {
-        if self.p == refill.p {
-            return self.debt.saturating_sub(refill.capacity * refill.p).div_ceil(refill.p);
-        }
-        self.debt.div_ceil(self.p).saturating_sub(refill.capacity)
-    }
-
-    /// Owes so many tokens more, or as many of them as can be counted.
-    pub(super) fn use_beyond(&mut self, tokens: u64) {
-        self.debt += tokens.min((MAX_EXACT - self.debt) / self.p) * self.p;
-    }
+    /// Usage above the capacity of the limit this was written under.
+    pub excess: Option<Excess>,
 }
 
 #[derive(Debug, Clone)]
@@ -51,17 +40,74 @@ pub struct Account<'l> {
     debt: u64,
     /// The debt before anything was taken at this instant.
     owed: u64,
+    /// Tokens used above the capacity, under a larger limit.
+    excess: u64,
     at: i64,
 }
 
 impl<'l> Account<'l> {
     #[inline]
     pub(super) fn open(refill: &'l Refill, free: Option<u64>, state: Option<Debt>, at: i64) -> Self {
-        let debt = state.map_or(0, |state| {
-            let paid_back = at.abs_diff(state.last.as_micros()).saturating_mul(refill.n);
-            converted(state, refill).saturating_sub(paid_back)
-        });
-        Account { refill, free, debt, owed: debt, at }
+        let mut account = Account { refill, free, debt: 0, owed: 0, excess: 0, at };
+        if let Some(state) = state {
+            account.convert(&state);
+            account.repay(at.abs_diff(state.last.as_micros()));
+        }
+        account.owed = account.debt;
+        account
+    }
+
+    /// Reads a state in the units of the limit in use. Usage is kept: what exceeds the capacity becomes excess, and
+    /// excess that a larger capacity covers becomes debt. Debt in another unit is rounded up to whole tokens.
+    #[inline]
+    fn convert(&mut self, state: &Debt) {
+        let Refill { capacity, p, .. } = *self.refill;
+        if state.p == p && state.debt <= capacity * p && state.excess.is_none() {
+            self.debt = state.debt;
+            return;
+        }
+        self.convert_usage(state);
+    }
+
+    #[cold]
+    fn convert_usage(&mut self, state: &Debt) {
+        let Refill { capacity, n, p, .. } = *self.refill;
+        let excess = state.excess.map_or(0, |excess| excess.tokens);
+        if state.p == p && state.excess.is_some_and(|excess| excess.is_under(capacity, n, p)) {
+            (self.debt, self.excess) = (state.debt.min(capacity * p), excess);
+        } else if state.p == p && state.debt <= capacity * p {
+            let covered = excess.min((capacity * p - state.debt) / p);
+            (self.debt, self.excess) = (state.debt + covered * p, excess - covered);
+        } else {
+            let Usage { used, excess } = Usage::split(state.debt.div_ceil(state.p), excess, capacity);
+            (self.debt, self.excess) = (used * p, excess);
+        }
+    }
+
+    /// Time repays the debt first, and then whole tokens of the excess.
+    #[inline]
+    fn repay(&mut self, elapsed: u64) {
+        let repaid = elapsed.saturating_mul(self.refill.n);
+        if self.excess > 0 {
+            self.repay_excess(elapsed);
+        }
+        self.debt = self.debt.saturating_sub(repaid);
+    }
+
+    #[cold]
+    fn repay_excess(&mut self, elapsed: u64) {
+        let repaid = u128::from(elapsed) * u128::from(self.refill.n);
+        let tokens = repaid.saturating_sub(self.debt.into()) / u128::from(self.refill.p);
+        let expired = elapsed >= EXCESS_LIFETIME.get();
+        let left = u128::from(self.excess).saturating_sub(tokens);
+        self.excess = if expired { 0 } else { u64::try_from(left).expect("at most the excess before") };
+    }
+
+    /// Counts tokens that were spent on a lease, as far as the capacity goes; the rest is excess.
+    pub(super) fn settle(&mut self, tokens: u64) {
+        let fits = tokens.min((self.refill.capacity * self.refill.p - self.debt) / self.refill.p);
+        self.debt += fits * self.refill.p;
+        self.excess = self.excess.saturating_add(tokens - fits);
     }
 
     /// The time until what stands in front, beyond the free part, has left.
@@ -72,13 +118,15 @@ impl<'l> Account<'l> {
     }
 
     #[inline]
-    pub(super) const fn owes(&self) -> bool {
-        self.debt > 0
+    pub(super) const fn has_excess(&self) -> bool {
+        self.excess > 0
     }
 
     #[inline]
     pub(super) fn close(&self) -> Debt {
-        Debt { debt: self.debt, p: self.refill.p, last: Timestamp::from_micros(self.at) }
+        let Refill { capacity, n, p, .. } = *self.refill;
+        let excess = Excess::new(self.excess, capacity, n, p);
+        Debt { debt: self.debt, p, last: Timestamp::from_micros(self.at), excess }
     }
 }
 
@@ -107,6 +155,8 @@ impl super::Account for Account<'_> {
     }
 
     fn refund(&mut self, cost: u64) {
+        let from_excess = cost.saturating_sub(self.debt.div_ceil(self.refill.p));
+        self.excess = self.excess.saturating_sub(from_excess);
         self.debt = self.debt.saturating_sub(cost.saturating_mul(self.refill.p));
     }
 
@@ -137,16 +187,11 @@ impl super::Account for Account<'_> {
     fn reset_after(&self) -> u64 {
         time_for(self.debt, self.refill.n)
     }
-}
 
-/// The debt in the units of the limit as it is now: what was used stays used, at most a full bucket of it.
-#[inline]
-fn converted(state: Debt, refill: &Refill) -> u64 {
-    let cap = refill.capacity * refill.p;
-    if state.p == refill.p {
-        return state.debt.min(cap);
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.debt == 0 && self.excess == 0
     }
-    state.debt.div_ceil(state.p).min(refill.capacity) * refill.p
 }
 
 /// The time in which `n` units a microsecond make up `units`. Most rates have `n = 1`; a division costs more.

@@ -25,6 +25,7 @@
 mod calendar;
 mod counter;
 mod debt;
+mod excess;
 mod fixed;
 mod interval;
 mod log;
@@ -32,9 +33,11 @@ mod log;
 use crate::limit::{Algorithm, Calendar, Limit, Opening, Refill};
 use crate::time::{Micros, Timestamp};
 use crate::verdict::{Mark, Verdict};
+use excess::Usage;
 
 pub use counter::Counts;
 pub use debt::Debt;
+pub use excess::{EXCESS_LIFETIME, Excess};
 pub use fixed::Count;
 pub use interval::Spent;
 pub use log::{Entry, Log};
@@ -133,8 +136,12 @@ trait Account {
     fn mark(&self) -> Mark;
     /// The largest cost that would pass.
     fn remaining(&self) -> u64;
-    /// The wait until it is as good as new.
+    /// The wait until the limit in use answers as on a fresh state.
     fn reset_after(&self) -> u64;
+    /// Whether nothing is left that a fresh state does not have.
+    fn is_idle(&self) -> bool {
+        self.reset_after() == 0
+    }
 }
 
 /// An account, and how its instant relates to the clock.
@@ -228,15 +235,14 @@ impl<'l> Bucket<'l> {
         each!(&mut self.accounts, opened => opened.take(cost));
     }
 
-    /// Charges what was spent on a lease. It fits, unless the limit was lowered since: then windows and logs take it all
-    /// the same, and a bucket, which can owe no more than it holds, what it can. Answers what is left.
-    pub(crate) fn settle(&mut self, tokens: u64) -> u64 {
-        let fits = match self.accounts {
-            Accounts::Debt(_) | Accounts::Interval(_) => tokens.min(self.remaining()),
-            Accounts::Fixed(_) | Accounts::Log(_) | Accounts::Counter(_) => tokens,
-        };
-        self.take(fits);
-        tokens - fits
+    /// Charges what was spent on a lease. If the limit was lowered since, it may not fit: windows and logs count it all the
+    /// same, and buckets keep what exceeds their capacity as excess.
+    pub(crate) fn settle(&mut self, tokens: u64) {
+        match &mut self.accounts {
+            Accounts::Debt(opened) => opened.account.settle(tokens),
+            Accounts::Interval(opened) => opened.account.settle(tokens),
+            Accounts::Fixed(_) | Accounts::Log(_) | Accounts::Counter(_) => self.take(tokens),
+        }
     }
 
     /// Gives back a cost; never beyond full.
@@ -296,8 +302,12 @@ impl<'l> Bucket<'l> {
 
     /// What to remember; `None` when there is nothing that a fresh bucket does not know.
     pub fn close(self) -> Option<State> {
-        let as_good_as_new = each!(&self.accounts, opened => opened.account.reset_after()) == 0;
-        (!as_good_as_new).then(|| self.into_state())
+        (!self.is_idle()).then(|| self.into_state())
+    }
+
+    /// Whether nothing is left that a fresh bucket does not have.
+    fn is_idle(&self) -> bool {
+        each!(&self.accounts, opened => opened.account.is_idle())
     }
 
     /// What a refusal writes after a clock step: the shifted state, and nothing that time did to it.
@@ -326,19 +336,19 @@ impl<'l> Bucket<'l> {
 }
 
 impl<'l> TokenBucket<'l> {
-    /// Brings a debt to `now`; `None` when the clock went back by so much that the debt must be shifted, which
-    /// [`Bucket::open`] does.
+    /// Brings a debt to `now`; `None` when the clock went back by so much that the debt must be shifted, or when there is
+    /// excess: [`Bucket::open`] handles these.
     #[inline]
     pub fn open(refill: &'l Refill, debt: Debt, now: Timestamp) -> Option<Self> {
         let Instant { at, lag, step } = Instant::of(Some(debt.last), now);
         let account = debt::Account::open(refill, None, Some(debt), at);
-        step.is_none().then_some(Opened { account, lag, stepped: false })
+        (step.is_none() && !account.has_excess()).then_some(Opened { account, lag, stepped: false })
     }
 
     /// What to remember; `None` when the bucket is full.
     #[inline]
     pub fn close(&self) -> Option<Debt> {
-        self.account.owes().then(|| self.account.close())
+        (!self.account.is_idle()).then(|| self.account.close())
     }
 }
 
@@ -440,28 +450,6 @@ impl State {
         }
     }
 
-    /// Tokens used beyond what this limit holds, under one that was larger; those that a conversion to it forgives.
-    pub(crate) fn used_beyond(&self, limit: &Limit) -> u64 {
-        match (self, limit.algorithm()) {
-            (State::TokenBucket(debt), Algorithm::TokenBucket(refill)) => debt.beyond(refill),
-            (State::TokenBucketInterval(spent), Algorithm::TokenBucketInterval(refill)) => {
-                spent.used.saturating_sub(refill.capacity)
-            }
-            _ => 0,
-        }
-    }
-
-    /// Puts them back, in a state that was written just now.
-    pub(crate) fn use_beyond(&mut self, limit: &Limit, tokens: u64) {
-        match (self, limit.algorithm()) {
-            (State::TokenBucket(debt), Algorithm::TokenBucket(_)) => debt.use_beyond(tokens),
-            (State::TokenBucketInterval(spent), Algorithm::TokenBucketInterval(refill)) => {
-                spent.use_beyond(refill, tokens);
-            }
-            _ => {}
-        }
-    }
-
     fn into_debt(self) -> Option<Debt> {
         match self {
             State::TokenBucket(debt) | State::LeakyBucket(debt) => Some(debt),
@@ -492,7 +480,7 @@ impl State {
             State::SlidingWindowLog(log) => {
                 log.entries.back().is_none_or(|newest| newest.at.after(limit.period()) <= now)
             }
-            state => Bucket::open(limit, Some(state.clone()), now, window).reset_after() == Micros::ZERO,
+            state => Bucket::open(limit, Some(state.clone()), now, window).is_idle(),
         }
     }
 

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::condition::Condition;
 use crate::descriptor::{self, Descriptor, Name, Value};
-use crate::limit::AlgorithmName;
+use crate::limit::Limit;
 use crate::rule::Consistency;
 use crate::time::Micros;
 
@@ -258,19 +258,19 @@ impl Space {
     }
 
     /// The keys that callers name themselves, for limits without a rule, apart from every rule's.
-    pub fn ad_hoc(algorithm: AlgorithmName) -> Self {
-        Self::without_rule("ad hoc", algorithm)
+    pub fn ad_hoc(limit: &Limit) -> Self {
+        Self::without_rule("ad hoc", limit)
     }
 
     /// The same for trying limits out: nobody else's keys.
-    pub fn playground(algorithm: AlgorithmName) -> Self {
-        Self::without_rule("playground", algorithm)
+    pub fn playground(limit: &Limit) -> Self {
+        Self::without_rule("playground", limit)
     }
 
-    fn without_rule(purpose: &str, algorithm: AlgorithmName) -> Self {
+    fn without_rule(purpose: &str, limit: &Limit) -> Self {
         let segments = vec![Segment::Attribute(Name::owned(AD_HOC_KEY))];
         let pattern = KeyPattern { text: "{key}".into(), segments, conditions: Vec::new() };
-        let digest = digest(&[purpose, algorithm.as_str()]);
+        let digest = digest(&[purpose, &limit.identity()]);
         let (shown, consistency) = (Shown::AsSent, Consistency::Exact);
         Space { digest, pattern, ipv6_prefix: 128, shown, consistency }
     }
@@ -465,6 +465,7 @@ fn percent_encoded(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::{Opening, Phase};
 
     fn space(pattern: &str) -> Space {
         Space::new(&["name"], KeyPattern::parse(pattern).unwrap(), 64)
@@ -553,9 +554,26 @@ mod tests {
     fn another_name_pattern_or_algorithm_is_another_space() {
         let pattern = || KeyPattern::parse("user:{user_id}").unwrap();
         assert_ne!(Space::new(&["a"], pattern(), 64).digest, Space::new(&["b"], pattern(), 64).digest);
-        assert_ne!(
-            Space::ad_hoc(AlgorithmName::TokenBucket).digest,
-            Space::ad_hoc(AlgorithmName::FixedWindow).digest
-        );
+        let minute = crate::Micros::new(60_000_000);
+        let hour = crate::Micros::new(3_600_000_000);
+        let limits = |count| {
+            [
+                Limit::token_bucket(count, minute, 10),
+                Limit::leaky_bucket(count, minute, 10, 0),
+                Limit::fixed_window(count, minute, Phase::Epoch),
+                Limit::fixed_window(count, hour, Phase::Epoch),
+                Limit::fixed_window(count, minute, Phase::First),
+                Limit::sliding_window_log(count, minute),
+                Limit::sliding_window_log(count, hour),
+                Limit::sliding_window_counter(count, minute, Opening::Epoch),
+                Limit::sliding_window_counter(count, hour, Opening::Epoch),
+                Limit::sliding_window_counter(count, minute, Opening::First),
+            ]
+            .map(|limit| Space::ad_hoc(&limit.unwrap()).digest)
+        };
+        assert_eq!(limits(5), limits(6), "another count is the same bucket");
+        assert_eq!(std::collections::HashSet::from(limits(5)).len(), limits(5).len());
+        let digest = |rate: &str| Space::ad_hoc(&rate.parse().unwrap()).digest;
+        assert_eq!(digest("5/s"), digest("100/h burst 7"), "usage carries over between rates");
     }
 }

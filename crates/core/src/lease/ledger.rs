@@ -77,8 +77,6 @@ pub struct LeasedBucket<'l> {
     outstanding: u64,
     at: Timestamp,
     window: Window,
-    /// Tokens used beyond what the limit holds, under one that was larger: lending does not forgive them.
-    beyond: u64,
     changed: bool,
 }
 
@@ -106,21 +104,20 @@ impl<'l> LeasedBucket<'l> {
         }
         let Instant { at, step, .. } = Instant::of(state.as_ref().map(State::last), now);
         let at = Timestamp::from_micros(at);
-        let mut beyond = state.as_ref().map_or(0, |state| state.used_beyond(limit));
         match step {
             // No time has passed, so no lease has ended.
             Some(by) => ledger.shift(by),
             None => {
                 for lease in ledger.ended(at) {
                     let mut bucket = Bucket::open(limit, state, lease.until, window);
-                    beyond += bucket.settle(lease.tokens);
+                    bucket.settle(lease.tokens);
                     state = Some(bucket.into_state());
                 }
             }
         }
         let bucket = Bucket::open(limit, state, now, window);
         let outstanding = ledger.outstanding();
-        LeasedBucket { limit, bucket, ledger, outstanding, at, window, beyond, changed: false }
+        LeasedBucket { limit, bucket, ledger, outstanding, at, window, changed: false }
     }
 
     /// What the bucket would do with a demand. A cost of 0 always passes.
@@ -220,10 +217,7 @@ impl<'l> LeasedBucket<'l> {
         let kept = call.left.min(held);
         let returned = call.returned.min(held - kept);
         self.ledger.0.retain(|lease| lease.node != call.node);
-        if self.bucket.remaining() > 0 {
-            self.beyond = 0; // the limit has been earned back
-        }
-        self.beyond += self.bucket.settle(held - kept - returned);
+        self.bucket.settle(held - kept - returned);
         self.outstanding = self.ledger.outstanding() + kept;
 
         let lends = is_lent(self.limit) && self.ledger.0.len() < MOST_HOLDERS;
@@ -258,18 +252,6 @@ impl<'l> LeasedBucket<'l> {
             (true, _) => Written::All(self.close()),
             (false, true) => Written::All(Some((self.bucket.close_shifted(), self.ledger))),
             (false, false) => Written::Nothing,
-        }
-    }
-
-    /// What to write after a call: the same, and what is used beyond the limit stays used.
-    pub fn written_by_lending(self) -> Written {
-        let (limit, beyond, changed) = (self.limit, self.beyond, self.changed);
-        match self.written() {
-            Written::All(Some((mut state, ledger))) if changed && beyond > 0 => {
-                state.use_beyond(limit, beyond);
-                Written::All(Some((state, ledger)))
-            }
-            written => written,
         }
     }
 

@@ -413,6 +413,28 @@ impl Limit {
         }
     }
 
+    /// What a limit adds to the identity of its buckets: the algorithm, and of windows and logs their length and phase.
+    /// With another of these, a rule counts in other buckets, so that two of them in use never overwrite each other.
+    pub fn identity(&self) -> String {
+        let name = self.algorithm_name().as_str();
+        match &self.algorithm {
+            Algorithm::TokenBucket(_) | Algorithm::TokenBucketInterval(_) | Algorithm::LeakyBucket { .. } => {
+                name.to_owned()
+            }
+            Algorithm::FixedWindow { window, phase, .. } => match phase {
+                Phase::Epoch => format!("{name} {} epoch", window.get()),
+                Phase::First => format!("{name} {} first", window.get()),
+                Phase::Spread => format!("{name} {} spread", window.get()),
+                Phase::Calendar(calendar) => format!("{name} {} {}", calendar.unit.text(), calendar.name),
+            },
+            Algorithm::SlidingWindowLog { window, .. } => format!("{name} {}", window.get()),
+            Algorithm::SlidingWindowCounter { window, opens, .. } => match opens {
+                Opening::Epoch => format!("{name} {} epoch", window.get()),
+                Opening::First => format!("{name} {} first", window.get()),
+            },
+        }
+    }
+
     /// The period as a reader wants it: `1s`, `5min`, and `1month` for a calendar month.
     pub fn period_text(&self) -> String {
         match &self.algorithm {

@@ -370,26 +370,26 @@ impl Draft {
 
     /// How the rule is shown, and what its buckets are told apart by.
     fn identity(&self, pattern: KeyPattern, action: &Action, ipv6_prefix: u8) -> (String, Space) {
+        let (period, counts_by) = match action {
+            Action::Limit(limit) => (Some(limit.period_text()), limit.identity()),
+            Action::Deny => (None, "deny".to_owned()),
+            Action::Allow => (None, "allow".to_owned()),
+        };
         if let Some(name) = &self.name {
-            return (name.clone(), Space::new(&["named", name], pattern, ipv6_prefix));
+            return (name.clone(), Space::new(&["named", name, &counts_by], pattern, ipv6_prefix));
         }
         let mut label = self.key.clone();
         if let Some(plan) = &self.plan {
             label.push_str(" plan=");
             label.push_str(plan);
         }
-        let period = match action {
-            Action::Limit(limit) => {
-                let period = limit.period_text();
-                label.push(' ');
-                label.push_str(&period);
-                period
-            }
-            Action::Deny => "deny".to_owned(),
-            Action::Allow => "allow".to_owned(),
-        };
+        if let Some(period) = &period {
+            label.push(' ');
+            label.push_str(period);
+        }
         let plan = self.plan.as_deref().map_or(["any plan", ""], |plan| ["plan", plan]);
-        (label, Space::new(&["unnamed", plan[0], plan[1], &period], pattern, ipv6_prefix))
+        let period = period.unwrap_or_default();
+        (label, Space::new(&["unnamed", plan[0], plan[1], &period, &counts_by], pattern, ipv6_prefix))
     }
 }
 

@@ -163,13 +163,13 @@ impl Rule {
     /// The rule that a request without rules stands for: one limit, and a key of the caller's own, which is what the
     /// rule is called. It applies to [`Rule::naming`] that key.
     pub fn ad_hoc(key: &str, limit: Limit) -> Self {
-        let space = Space::ad_hoc(limit.algorithm_name());
+        let space = Space::ad_hoc(&limit);
         Self::without_rules(key, limit, space)
     }
 
     /// The same for trying a limit out, in a bucket that nothing else reaches.
     pub fn playground(key: &str, limit: Limit) -> Self {
-        let space = Space::playground(limit.algorithm_name());
+        let space = Space::playground(&limit);
         Self::without_rules(key, limit, space)
     }
 

@@ -208,7 +208,7 @@ fn waits_count_every_lease_as_spent_when_it_ends_and_are_exact_then() {
 }
 
 #[test]
-fn whoever_tells_under_an_old_limit_forgives_nothing_that_was_used_under_a_new_one() {
+fn a_report_under_an_old_limit_forgives_no_usage_under_the_new_one() {
     for (old, new) in [
         ("1/d burst 100", "1/d burst 1000"),
         ("1/d burst 100", "7/h burst 1000"),
@@ -226,7 +226,7 @@ fn whoever_tells_under_an_old_limit_forgives_nothing_that_was_used_under_a_new_o
         };
         assert_eq!(bucket.remaining(), 0, "{old}: nothing is left under its own limit");
         bucket.lend(&Call { returned: 15, ..call(ONE, 2) }).unwrap();
-        let Written::All(kept) = bucket.written_by_lending() else { panic!("a lease came back") };
+        let Written::All(kept) = bucket.written() else { panic!("a lease came back") };
         shop.kept = kept;
         shop.limit = new.parse().unwrap();
         assert_eq!(shop.remaining(2_000), 495, "{old} to {new}");
@@ -234,7 +234,7 @@ fn whoever_tells_under_an_old_limit_forgives_nothing_that_was_used_under_a_new_o
 }
 
 #[test]
-fn what_is_used_beyond_a_lowered_limit_is_forgotten_once_that_has_room_again() {
+fn a_lowered_limit_lends_at_its_own_rate_whatever_the_excess() {
     let mut shop = Shop::new("1/s burst 20");
     shop.with(0, |bucket| bucket.take(15));
     shop.limit = "1/s burst 10".parse().unwrap();
@@ -245,7 +245,7 @@ fn what_is_used_beyond_a_lowered_limit_is_forgotten_once_that_has_room_again() {
             LeasedBucket::open(&shop.limit, Some(state), ledger, at(now), Window::Own)
         };
         admitted += bucket.lend(&Call { least: 1, ..call(ONE, sequence) }).unwrap().granted;
-        if let Written::All(kept) = bucket.written_by_lending() {
+        if let Written::All(kept) = bucket.written() {
             shop.kept = kept;
         }
     }

@@ -7,7 +7,7 @@
 //! bits  76..128  the last write, microseconds since the epoch
 //! ```
 //!
-//! What does not fit (a log, an instant before 1970 or after 2112, counts beyond their bits) is kept wide, on
+//! What does not fit (a log, excess, an instant before 1970 or after 2112, counts beyond their bits) is kept wide, on
 //! the heap, and the slot holds its place there.
 
 use tollgate_core::algorithm::{Count, Counts, Debt, Spent, State};
@@ -69,9 +69,9 @@ impl Packed {
         let last = state.last().as_micros();
         let since = |start: Timestamp| u64::try_from(last - start.as_micros()).ok();
         let (tag, amount) = match (state, limit.algorithm()) {
-            (State::TokenBucket(debt), _) => (TOKEN, fit(debt.debt, AMOUNT_BITS)?),
-            (State::LeakyBucket(debt), _) => (LEAKY, fit(debt.debt, AMOUNT_BITS)?),
-            (State::TokenBucketInterval(spent), _) => {
+            (State::TokenBucket(debt), _) if debt.excess.is_none() => (TOKEN, fit(debt.debt, AMOUNT_BITS)?),
+            (State::LeakyBucket(debt), _) if debt.excess.is_none() => (LEAKY, fit(debt.debt, AMOUNT_BITS)?),
+            (State::TokenBucketInterval(spent), _) if spent.excess.is_none() => {
                 (INTERVAL, beside(&[spent.used], since(spent.anchor)?, limit.period())?)
             }
             (State::FixedWindow(count), Algorithm::FixedWindow { phase: Phase::First, .. }) => {
@@ -85,7 +85,7 @@ impl Packed {
             (State::SlidingWindowCounter(counts), _) => {
                 (COUNTER, beside(&[counts.prev, counts.curr], 0, Micros::ZERO)?)
             }
-            (State::SlidingWindowLog(_), _) => return None,
+            _ => return None,
         };
         let last = fit(u64::try_from(last).ok()?, LAST_BITS)?;
         Some(Packed(tag | u128::from(id) << 4 | u128::from(amount) << 20 | u128::from(last) << 76))
@@ -123,7 +123,8 @@ impl Packed {
             return None;
         }
         let debt = (self.0 >> 20) as u64 & ((1 << AMOUNT_BITS) - 1);
-        Some(Debt { debt, p: refill.units(), last: Timestamp::from_micros((self.0 >> 76) as i64) })
+        let last = Timestamp::from_micros((self.0 >> 76) as i64);
+        Some(Debt { debt, p: refill.units(), last, excess: None })
     }
 
     /// The state again. `limit` is the one it was written under; `start_of` finds the start of the clock's
@@ -137,12 +138,12 @@ impl Packed {
         let back = |offset: u64| Timestamp::from_micros(last_micros - offset.cast_signed());
         match (self.0 & 0xf, limit.algorithm()) {
             (tag, Algorithm::TokenBucket(refill) | Algorithm::LeakyBucket { refill, .. }) => {
-                let debt = Debt { debt: amount, p: refill.units(), last };
+                let debt = Debt { debt: amount, p: refill.units(), last, excess: None };
                 if tag == TOKEN { State::TokenBucket(debt) } else { State::LeakyBucket(debt) }
             }
             (_, Algorithm::TokenBucketInterval(_)) => {
                 let ([used], offset) = apart(amount, limit.period());
-                State::TokenBucketInterval(Spent { used, anchor: back(offset), last })
+                State::TokenBucketInterval(Spent { used, anchor: back(offset), last, excess: None })
             }
             (_, Algorithm::FixedWindow { phase: Phase::First, window, .. }) => {
                 let ([count], offset) = apart(amount, *window);
@@ -218,10 +219,10 @@ mod tests {
         let minute = Micros::new(60_000_000);
         let (start, last) = (instant(1_800_000_000_000_000), instant(1_800_000_000_000_000 + 59_999_999));
         let bucket = Limit::token_bucket(10, minute, 50).unwrap();
-        let debt = Debt { debt: (1 << 53) - 1, p: 6_000_000, last };
+        let debt = Debt { debt: (1 << 53) - 1, p: 6_000_000, last, excess: None };
         let leaky = Limit::leaky_bucket(10, minute, 5, 0).unwrap();
         let interval = Limit::interval(10, minute, 50, Ticks::FromFirstTake).unwrap();
-        let spent = Spent { used: 50, anchor: start, last };
+        let spent = Spent { used: 50, anchor: start, last, excess: None };
         let window = |phase| Limit::fixed_window(100, minute, phase).unwrap();
         let count = Count { count: 100, start, last };
         let counter = |opens| Limit::sliding_window_counter(100, minute, opens).unwrap();
@@ -242,7 +243,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_cut() {
         let limit = Limit::new(10, Micros::new(1_000_000)).unwrap();
-        let debt = |debt, last| State::TokenBucket(Debt { debt, p: 100_000, last: instant(last) });
+        let debt =
+            |debt, last| State::TokenBucket(Debt { debt, p: 100_000, last: instant(last), excess: None });
         assert_eq!(round_trip(&limit, &debt(1 << 53, 0)), None);
         assert_eq!(round_trip(&limit, &debt(1, -1)), None);
         assert_eq!(round_trip(&limit, &debt(1, 1 << 52)), None);

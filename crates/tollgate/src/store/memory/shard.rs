@@ -402,7 +402,8 @@ mod tests {
 
     fn state(n: u64) -> Packed {
         let limit = "1/s".parse().unwrap();
-        let debt = State::TokenBucket(Debt { debt: n + 1, p: 1, last: Timestamp::from_micros(0) });
+        let debt =
+            State::TokenBucket(Debt { debt: n + 1, p: 1, last: Timestamp::from_micros(0), excess: None });
         Packed::narrow(&debt, 0, &limit).unwrap()
     }
 

@@ -29,7 +29,10 @@ local USED = '<BI7i7i7'     -- INTERVAL: used, anchor, last write. FIXED: count,
 local COUNTS = '<BI4I4i7i7' -- COUNTER: previous and current count, start of the window, last write
 local HEAD = '<BI4i7'       -- LOG, the first element of a list: cost of all entries, last write
 local ENTRY = '<i7I4'       -- LOG, the other elements, oldest first: instant, cost
-local LENGTHS = { 22, 22, 22, 22, 12, 23 }
+-- Usage above the capacity of the limit in use: 16 is added to the first byte, and these stand before the other numbers:
+-- tokens, and capacity, refill and period of the limit that wrote them.
+local EXCESS, EXCESS_FLAG, EXCESS_LIFETIME = '<BI7I7I7I7', 16, 31622400000000
+local LENGTHS = { 22, 22, 22, 22, 12, 23, [17] = 50, [18] = 50, [19] = 50 }
 local LONGEST = 10001       -- LOG: the most elements
 local LEASE, LEASED = '<c8I7I7i7', 29 -- after any state, for each node that borrowed: node, sequence, tokens, end
 local MOST_HOLDERS = 64
@@ -97,11 +100,24 @@ local function lowered(debt, rate, elapsed)
   return elapsed >= ceil(debt / rate) and 0 or debt - elapsed * rate
 end
 
--- What is used of an interval bucket, and its last tick, at a later instant.
-local function credited(used, anchor, at, count, interval)
-  local ticks = floor((at - anchor) / interval)
-  if ticks >= ceil(used / count) then return 0, anchor end
-  return used - ticks * count, anchor + ticks * interval
+-- Usage divided between a bucket of this capacity and its excess.
+local function split(usage, capacity)
+  usage = min(usage, 9007199254740991)
+  return min(usage, capacity), max(0, usage - capacity)
+end
+
+-- Whether excess was written under these numbers. If not, usage is divided anew.
+local function is_under(excess, capacity, refill, period)
+  return excess and excess.capacity == capacity and excess.refill == refill and excess.period == period
+end
+
+-- What is used of an interval bucket, its last tick, and its excess, at a later instant. Ticks repay what is used first.
+local function credited(used, anchor, excess, at, count, interval)
+  local ticks = max(0, floor((at - anchor) / interval))
+  anchor = anchor + ticks * interval
+  if ticks < ceil(used / count) then return used - ticks * count, anchor, excess end
+  if ticks >= ceil((used + excess) / count) then return 0, anchor, 0 end
+  return 0, anchor, excess - (ticks * count - used)
 end
 
 -- How far into a window of a counter the previous count must be to weigh nothing.
@@ -121,6 +137,15 @@ local function weighted(count, left, window)
     rest = rest % window
   end
   return quotient, rest
+end
+
+-- Debt and excess after some time, which repays the debt first and then whole tokens of the excess.
+local function repaid(debt, excess, rate, units, elapsed)
+  if excess == 0 then return lowered(debt, rate, elapsed), 0 end
+  if elapsed >= EXCESS_LIFETIME then return lowered(debt, rate, elapsed), 0 end
+  if elapsed < ceil(debt / rate) then return debt - elapsed * rate, excess end
+  local tokens, rest = weighted(rate, elapsed, units)
+  return 0, max(0, excess - tokens - floor((rest - debt) / units))
 end
 
 -- Both counts of a counter, and the start of its window, at a later instant.
@@ -193,10 +218,9 @@ local function leases()
     local held = known and known.tokens or 0
     local kept = min(left, held)
     local spent = held - kept - min(returned, held - kept)
-    if bucket.beyond then
-      if bucket.whole > 0 then bucket.beyond = 0 end -- the limit has been earned back
+    if bucket.excess then
       local fits = min(spent, bucket.whole)
-      bucket.beyond, spent = bucket.beyond + spent - fits, fits
+      bucket.excess, spent = bucket.excess + spent - fits, fits
     end
     local room = max(0, bucket.whole - spent - others - kept)
     local granted = 0
@@ -219,10 +243,10 @@ local function leases()
   -- What is left of a bucket that is forgotten: an empty state and what is out on lease.
   function lending.forget(key, state, ttl)
     local _, _, out = lending.split(state)
-    local algorithm = state:byte()
+    local algorithm = state:byte() % EXCESS_FLAG
     local empty
     if algorithm == TOKENS or algorithm == QUEUE then
-      local _, _, units = read(OWED, state)
+      local units = read('<I7', state, LENGTHS[state:byte()] - 13)
       empty = pack(OWED, algorithm, 0, units, now)
     elseif algorithm == COUNTER then
       empty = pack(COUNTS, algorithm, 0, 0, now, now)
@@ -463,14 +487,21 @@ for i, key in ipairs(KEYS) do
   if not bucket then
     local state, foreign = stored[i], false
     local kind = algorithm == CALENDAR and FIXED or algorithm
-    local due, out
+    local due, out, exceeded
     if state and (state:byte() ~= kind or #state ~= LENGTHS[kind]) then
-      if not ours(state) or state:byte() ~= kind then
+      if not ours(state) or state:byte() % EXCESS_FLAG ~= kind then
         foreign = not ours(state)
         state = false
       else
-        if not lending then leases() end
-        state, due, out = lending.split(state)
+        if #state > LENGTHS[state:byte()] then
+          if not lending then leases() end
+          state, due, out = lending.split(state)
+        end
+        if state:byte() > EXCESS_FLAG then
+          local _, tokens, capacity, refill, period = read(EXCESS, state)
+          exceeded = { tokens = tokens, capacity = capacity, refill = refill, period = period }
+          state = string.char(kind) .. state:sub(30)
+        end
       end
     end
     local at, shift = now, 0
@@ -478,49 +509,68 @@ for i, key in ipairs(KEYS) do
     if algorithm == TOKENS or algorithm == QUEUE then
       -- Limit: capacity, units that come back a microsecond, units in a token, tokens that need not wait.
       local capacity, rate, units, free = read('<I7I7I7I7', hit, 17)
-      local debt, delay, beyond = 0, 0, 0
+      local debt, delay, excess = 0, 0, 0
       if state then
         local _, owed, units_then, last = read(OWED, state)
         at, shift = instant(last)
-        if units_then == units then debt, beyond = min(owed, capacity * units), ceil((owed - capacity * units) / units)
+        debt, excess = owed, exceeded and exceeded.tokens or 0
+        if units_then == units and is_under(exceeded, capacity, rate, units) then
+          debt = min(debt, capacity * units)
+        elseif units_then == units and debt <= capacity * units then
+          local covered = min(excess, floor((capacity * units - debt) / units))
+          debt, excess = debt + covered * units, excess - covered
         else
-          debt = ceil(owed / max(1, units_then))
-          debt, beyond = min(debt, capacity) * units, debt - capacity
+          debt, excess = split(ceil(debt / max(1, units_then)) + excess, capacity)
+          debt = debt * units
         end
-        beyond = max(0, beyond)
         for i = 1, due and #due or 0 do
-          debt = lowered(debt, rate, max(0, due[i].till - last))
+          debt, excess = repaid(debt, excess, rate, units, max(0, due[i].till - last))
           local fits = min(due[i].tokens, floor((capacity * units - debt) / units))
-          debt, beyond, last = debt + fits * units, beyond + due[i].tokens - fits, due[i].till
+          debt, excess, last = debt + fits * units, excess + due[i].tokens - fits, due[i].till
         end
-        debt = lowered(debt, rate, max(0, now - last))
+        debt, excess = repaid(debt, excess, rate, units, max(0, now - last))
       end
       if algorithm == QUEUE then delay = max(0, ceil((debt - free * units) / rate)) end
-      bucket = { debt = debt, rate = rate, units = units, delay = delay, capacity = capacity, beyond = beyond,
+      bucket = { debt = debt, rate = rate, units = units, delay = delay, capacity = capacity, excess = excess,
                  room = floor((capacity * units - debt) / units) }
       if out or verb == 'lease' then bucket.full = ceil(capacity * units / rate) end
 
     elseif algorithm == INTERVAL then
       -- Limit: tokens that come together, interval, capacity, whether ticks lie on the clock.
       local count, interval, capacity, aligned = read('<I7I7I7I7', hit, 17)
-      local used, anchor, used_then, anchor_then, beyond = 0, now, 0, now, 0
+      local used, anchor, used_then, anchor_then, excess, excess_then = 0, now, 0, now, 0, 0
       if state then
         local _, stored_used, stored_anchor, last = read(USED, state)
         at, shift = instant(last)
-        used, anchor, beyond = min(stored_used, capacity), stored_anchor + shift, max(0, stored_used - capacity)
-        if aligned == 1 then anchor = window_start(shift ~= 0 and at or anchor, interval, 0) end
-        used_then, anchor_then = used, anchor
+        anchor, last = stored_anchor + shift, last + shift
+        if is_under(exceeded, capacity, count, interval) then
+          used, excess = min(stored_used, capacity), exceeded.tokens
+        else
+          used, excess = split(stored_used + (exceeded and exceeded.tokens or 0), capacity)
+        end
+        -- No tick of a shorter interval credits time before the last write, and none is credited twice.
+        if aligned == 1 then
+          local tick = window_start(shift ~= 0 and at or last, interval, 0)
+          if shift == 0 and tick < anchor then tick = window_start(anchor + interval - 1, interval, 0) end
+          anchor = tick
+        elseif last > anchor then
+          anchor = window_start(last, interval, anchor)
+        end
+        used_then, anchor_then, excess_then = used, anchor, excess
         for i = 1, due and #due or 0 do
           local till = due[i].till
-          used, anchor = credited(used, anchor, till, count, interval)
-          if used == 0 then anchor = aligned == 1 and window_start(till, interval, 0) or till end
+          if till - last >= EXCESS_LIFETIME then excess = 0 end
+          used, anchor, excess = credited(used, anchor, excess, till, count, interval)
           local fits = min(due[i].tokens, capacity - used)
-          used, beyond = used + fits, beyond + due[i].tokens - fits
+          if used == 0 and fits > 0 then anchor = aligned == 1 and window_start(till, interval, 0) or till end
+          used, excess, last = used + fits, excess + due[i].tokens - fits, till
         end
-        used, anchor = credited(used, anchor, at, count, interval)
+        if at - last >= EXCESS_LIFETIME then excess = 0 end
+        used, anchor, excess = credited(used, anchor, excess, at, count, interval)
       end
       bucket = { used = used, anchor = anchor, used_then = used_then, anchor_then = anchor_then, count = count,
-                 interval = interval, aligned = aligned == 1, beyond = beyond, room = capacity - used }
+                 interval = interval, aligned = aligned == 1, excess = excess, excess_then = excess_then,
+                 capacity = capacity, room = capacity - used }
       if out or verb == 'lease' then bucket.full = ceil(capacity / count) * interval end
 
     elseif kind == FIXED then
@@ -678,23 +728,32 @@ for key, bucket in pairs(buckets) do
   if bucket.write then
     local algorithm, at, take = bucket.algorithm, bucket.at, bucket.take
     local changed = bucket.write == CHANGE
-    -- What was used beyond the limit, under one that was larger, is not forgiven by whoever lends under this.
-    local beyond = changed and verb == 'lease' and bucket.beyond or 0
     local state, new_at
     if algorithm == TOKENS or algorithm == QUEUE then
-      local debt = bucket.debt
-      if take <= -bucket.capacity then debt = 0 else debt = max(0, debt + take * bucket.units) end
-      debt = debt + min(beyond, floor((9007199254740991 - debt) / bucket.units)) * bucket.units
-      if debt > 0 or bucket.out then new_at, state = at + ceil(debt / bucket.rate), pack(OWED, algorithm, debt, bucket.units, at) end
+      local debt, excess, units, rate = bucket.debt, bucket.excess, bucket.units, bucket.rate
+      if take < 0 then excess = max(0, excess - max(0, -take - ceil(debt / units))) end
+      if take <= -bucket.capacity then debt = 0 else debt = max(0, debt + take * units) end
+      if debt > 0 or excess > 0 or bucket.out then
+        new_at, state = at + ceil(debt / rate), pack(OWED, algorithm, debt, units, at)
+      end
+      if excess > 0 then
+        new_at = max(new_at, min(new_at + excess * units / rate + 1000, at + EXCESS_LIFETIME))
+        state = pack(EXCESS, algorithm + EXCESS_FLAG, excess, bucket.capacity, rate, units) .. state:sub(2)
+      end
 
     elseif algorithm == INTERVAL then
-      local used, anchor = bucket.used_then, bucket.anchor_then
+      local used, anchor, excess, count, interval = bucket.used_then, bucket.anchor_then, bucket.excess_then, bucket.count, bucket.interval
       if changed then
-        used, anchor = max(0, bucket.used + take) + beyond, bucket.anchor
-        if bucket.used == 0 then anchor = bucket.aligned and window_start(at, bucket.interval, 0) or at end
+        used, anchor, excess = max(0, bucket.used + take), bucket.anchor, bucket.excess
+        if take < 0 then excess = max(0, excess - max(0, -take - bucket.used)) end
+        if bucket.used == 0 and take > 0 then anchor = bucket.aligned and window_start(at, interval, 0) or at end
       end
-      if used > 0 or bucket.out then
-        new_at, state = anchor + ceil(used / bucket.count) * bucket.interval, pack(USED, INTERVAL, used, anchor, at)
+      if used > 0 or excess > 0 or bucket.out then
+        new_at, state = anchor + ceil(used / count) * interval, pack(USED, INTERVAL, used, anchor, at)
+      end
+      if excess > 0 then
+        new_at = max(new_at, min(anchor + ceil((used + excess) / count) * interval, at + EXCESS_LIFETIME))
+        state = pack(EXCESS, INTERVAL + EXCESS_FLAG, excess, bucket.capacity, count, interval) .. state:sub(2)
       end
 
     elseif algorithm == FIXED then

@@ -18,7 +18,7 @@ pub(super) fn probe(sha: &str, prefix: &str, will_do: &dyn Fn(u16) -> bool) -> C
     let second = Micros::new(1_000_000);
     let limits = [Limit::new(1_000_000, second), Limit::sliding_window_log(MAX_LOG_ENTRIES, second)]
         .map(|limit| limit.expect("both are in range"));
-    let spaces = limits.each_ref().map(|limit| Space::ad_hoc(limit.algorithm_name()));
+    let spaces = limits.each_ref().map(Space::ad_hoc);
     let demand = Demand { cost: 1, patience: Micros::MAX };
     for number in 0..MOST_NAMES {
         let name = if number == 0 { "tollgate probe".to_owned() } else { format!("tollgate probe {number}") };

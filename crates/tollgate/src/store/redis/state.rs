@@ -10,11 +10,14 @@
 //! | sliding window counter | previous and current count (four bytes each), start of the window, last write |
 //! | sliding window log | a list: cost of all entries (four bytes), last write; then instant and cost (four) of each |
 //!
+//! A bucket with [`Excess`] has 16 added to its first byte, and four more integers before the others: the excess and the
+//! numbers of the limit it was written under.
+//!
 //! Where something is out on lease, the ledger stands behind that (in a log: behind its first element): for each node its
 //! id (eight bytes), the sequence number of its last call, tokens, and the end of its lease.
 
 use tollgate_core::Timestamp;
-use tollgate_core::algorithm::{Count, Counts, Debt, Entry, Log, Spent, State};
+use tollgate_core::algorithm::{Count, Counts, Debt, Entry, Excess, Log, Spent, State};
 use tollgate_core::lease::{Call, Lease, Ledger, NodeId};
 use tollgate_core::limit::AlgorithmName;
 
@@ -72,17 +75,33 @@ impl Fields<'_> {
     fn instant(&mut self) -> Option<Timestamp> {
         self.signed().map(Timestamp::from_micros)
     }
+
+    fn excess(&mut self) -> Option<Excess> {
+        let [tokens, capacity, refill, period] =
+            [self.number()?, self.number()?, self.number()?, self.number()?];
+        Some(Excess { tokens, capacity, refill, period })
+    }
 }
 
 /// The state of an algorithm and what is out on lease; none where the bytes are another's or nobody's.
 pub(super) fn decode_leased(algorithm: AlgorithmName, bytes: &[u8]) -> Option<(State, Ledger)> {
-    let (state, leases) = bytes.split_at_checked(length(algorithm))?;
+    let excess = if has_excess(bytes) { EXCESS } else { 0 };
+    let (state, leases) = bytes.split_at_checked(length(algorithm) + excess)?;
     let state = decode(algorithm, state)?;
     let leases = leases.chunks(LEASE).map(|bytes| Fields(bytes).lease()).collect::<Option<Vec<_>>>()?;
     Some((state, Ledger::new(leases)))
 }
 
-/// The bytes of a state without leases.
+/// Added to the first byte of a state with excess.
+const EXCESS_FLAG: u8 = 16;
+/// The bytes of the excess.
+const EXCESS: usize = 28;
+
+fn has_excess(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(|first| first & EXCESS_FLAG != 0)
+}
+
+/// The bytes of a state without excess and leases.
 const fn length(algorithm: AlgorithmName) -> usize {
     match algorithm {
         AlgorithmName::SlidingWindowLog => 12,
@@ -106,16 +125,18 @@ const MOST: u64 = 1 << 53;
 /// The state of an algorithm; none where the bytes are another's or nobody's.
 fn decode(algorithm: AlgorithmName, bytes: &[u8]) -> Option<State> {
     let mut fields = Fields(bytes);
-    if fields.byte()? != tag(algorithm) {
+    if fields.byte()? & !EXCESS_FLAG != tag(algorithm) {
         return None;
     }
+    let excess = if has_excess(bytes) { Some(fields.excess()?) } else { None };
     let state = match algorithm {
-        AlgorithmName::TokenBucket => State::TokenBucket(debt(&mut fields)?),
-        AlgorithmName::LeakyBucket => State::LeakyBucket(debt(&mut fields)?),
+        AlgorithmName::TokenBucket => State::TokenBucket(debt(&mut fields, excess)?),
+        AlgorithmName::LeakyBucket => State::LeakyBucket(debt(&mut fields, excess)?),
         AlgorithmName::TokenBucketInterval => State::TokenBucketInterval(Spent {
             used: fields.number()?,
             anchor: fields.instant()?,
             last: fields.instant()?,
+            excess,
         }),
         AlgorithmName::FixedWindow => State::FixedWindow(Count {
             count: fields.number()?,
@@ -133,9 +154,9 @@ fn decode(algorithm: AlgorithmName, bytes: &[u8]) -> Option<State> {
     fields.0.is_empty().then_some(state)
 }
 
-fn debt(fields: &mut Fields<'_>) -> Option<Debt> {
+fn debt(fields: &mut Fields<'_>, excess: Option<Excess>) -> Option<Debt> {
     let (debt, p, last) = (fields.number()?, fields.number()?.max(1), fields.instant()?);
-    Some(Debt { debt, p, last })
+    Some(Debt { debt, p, last, excess })
 }
 
 /// A log, from the elements of its list.
@@ -180,7 +201,7 @@ mod tests {
         let last = Timestamp::from_micros(9);
         assert_eq!(
             decode(AlgorithmName::TokenBucket, &bytes),
-            Some(State::TokenBucket(Debt { debt: 7, p: 3, last }))
+            Some(State::TokenBucket(Debt { debt: 7, p: 3, last, excess: None }))
         );
         assert_eq!(decode(AlgorithmName::LeakyBucket, &bytes), None);
         assert_eq!(decode(AlgorithmName::TokenBucket, &bytes[..21]), None);
