@@ -41,11 +41,22 @@ impl Fleet {
         requests: u32,
         attributes: &[&str],
     ) -> Self {
+        let nodes: Vec<(&str, i64)> = clocks_off_us.iter().map(|off_us| (rules, *off_us)).collect();
+        Self::start_each(server, &nodes, requests, attributes).await
+    }
+
+    /// One node for each pair of rules and clock, with so many requests each.
+    pub(crate) async fn start_each(
+        server: &RedisServer,
+        rules_and_clocks: &[(&str, i64)],
+        requests: u32,
+        attributes: &[&str],
+    ) -> Self {
         let folder = Scratch::new("fleet");
-        let file = folder.path().join("rules.yaml");
-        fs::write(&file, rules).unwrap();
         let mut nodes = Vec::new();
-        for off_us in clocks_off_us {
+        for (number, (rules, off_us)) in rules_and_clocks.iter().enumerate() {
+            let file = folder.path().join(format!("rules-{number}.yaml"));
+            fs::write(&file, rules).unwrap();
             let (url, requests, off_us) = (server.url(), requests.to_string(), off_us.to_string());
             let orders = [&url, file.to_str().unwrap(), &requests, &off_us];
             let mut process = node::command(&[&orders[..], attributes].concat())

@@ -74,6 +74,29 @@ async fn processes_whose_clocks_are_hours_apart_agree_under_every_algorithm() {
     assert_eq!(fleet.run().await, Tally { admitted: 1_000, refused: 3_000, degraded: 0 });
 }
 
+/// As during a reload: half of the nodes have the new, lower limit.
+#[tokio::test]
+async fn nodes_that_disagree_about_a_rule_admit_no_more_than_the_larger_limit() {
+    let bucket = |limit: &str| format!("rules: [{{ name: r, key: global, limit: {limit} }}]");
+    let window = |limit: &str| {
+        format!("rules: [{{ name: r, key: global, limit: {limit}, algorithm: fixed_window, window: first }}]")
+    };
+    for (rules, admitted) in [
+        ([bucket("1/d burst 200"), bucket("1/d burst 20")], 200),
+        ([bucket("1/d burst 200"), bucket("7/30d burst 20")], 200),
+        ([bucket("200 every 30d"), bucket("20 every 1d")], 200),
+        ([bucket("1/d queue 199"), bucket("1/d queue 19")], 200),
+        ([window("200/30d"), window("20/30d")], 200),
+        // Two lengths are two buckets.
+        ([window("200/30d"), window("20/20d")], 220),
+    ] {
+        let server = RedisServer::start().await;
+        let nodes: Vec<(&str, i64)> = (0..4).map(|node| (rules[node % 2].as_str(), 0)).collect();
+        let tally = Fleet::start_each(&server, &nodes, 500, &[]).await.run().await;
+        assert_eq!(tally, Tally { admitted, refused: 2_000 - admitted, degraded: 0 }, "{rules:?}");
+    }
+}
+
 /// What a killed node was let do is charged, whether or not it lived to hear of it; what it was not let do is not.
 #[tokio::test]
 async fn nodes_that_are_killed_at_any_instant_lead_to_no_request_too_many() {

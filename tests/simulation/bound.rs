@@ -17,8 +17,9 @@ fn losses_in(losses: &Losses, from: i64, to: i64) -> u64 {
     before(to + 1) - before(from - TERM.get().cast_signed())
 }
 
-/// Panics when any interval has more than its limit promises, with one capacity more for each loss in it.
-pub(crate) fn check(limit: &Limit, mut admitted: Vec<Admission>, losses: &Losses) {
+/// Panics when any interval has more than the larger of two limits promises, with one capacity more for each loss in it.
+pub(crate) fn check(limits: &[Limit; 2], mut admitted: Vec<Admission>, losses: &Losses) {
+    let [limit, other] = limits;
     admitted.sort_unstable();
     let sums: Vec<u64> = admitted
         .iter()
@@ -31,12 +32,13 @@ pub(crate) fn check(limit: &Limit, mut admitted: Vec<Admission>, losses: &Losses
         let before = if first == 0 { 0 } else { sums[first - 1] };
         for last in first..admitted.len() {
             let time = admitted[last].0.abs_diff(admitted[first].0);
-            let Some(promised) = promise(limit, time) else { break };
+            let Some(promised) = promise_of_both(limits, time) else { break };
             let cost = sums[last] - before;
-            let allowance = losses_in(losses, admitted[first].0, admitted[last].0) * limit.capacity();
+            let allowance = losses_in(losses, admitted[first].0, admitted[last].0)
+                * limit.capacity().max(other.capacity());
             assert!(
                 cost <= promised + allowance,
-                "{limit}: {cost} within {time} us from {}, and {promised} + {allowance} are promised",
+                "{limit} and {other}: {cost} within {time} us from {}, and {promised} + {allowance} are promised",
                 admitted[first].0
             );
         }
@@ -45,7 +47,8 @@ pub(crate) fn check(limit: &Limit, mut admitted: Vec<Admission>, losses: &Losses
 
 /// Panics when any window of the clock has more than its limit promises, with one capacity more for each loss in it. Only
 /// for a store whose clock was never set: its windows are those of everybody.
-pub(crate) fn check_windows(limit: &Limit, admitted: &[Admission], losses: &Losses) {
+pub(crate) fn check_windows(limits: &[Limit; 2], admitted: &[Admission], losses: &Losses) {
+    let limit = if limits[0].capacity() >= limits[1].capacity() { &limits[0] } else { &limits[1] };
     let (Algorithm::FixedWindow { limit: promised, window, .. }
     | Algorithm::SlidingWindowCounter { limit: promised, window, .. }) = limit.algorithm()
     else {
@@ -59,6 +62,27 @@ pub(crate) fn check_windows(limit: &Limit, admitted: &[Admission], losses: &Loss
         let from = number * window.get().cast_signed();
         let promised = promised * (1 + losses_in(losses, from, from + window.get().cast_signed()));
         assert!(cost <= promised, "{limit}: {cost} in window {number}, and {promised} are promised");
+    }
+}
+
+/// The same where nodes know one of two versions of a limit: the largest capacity and the largest rate.
+fn promise_of_both(limits: &[Limit; 2], time: u64) -> Option<u64> {
+    if limits[0] == limits[1] {
+        return promise(&limits[0], time);
+    }
+    let refilled = |limit: &Limit| match limit.algorithm() {
+        Algorithm::TokenBucket(refill) | Algorithm::LeakyBucket { refill, .. } => {
+            Some((time.saturating_mul(refill.rate()) / refill.units(), 0))
+        }
+        Algorithm::TokenBucketInterval(refill) => {
+            Some((time.saturating_mul(refill.count()) / refill.interval().get(), refill.count()))
+        }
+        _ => None,
+    };
+    let capacity = limits.iter().map(Limit::capacity).max()?;
+    match limits.each_ref().map(refilled) {
+        [Some(a), Some(b)] => Some(capacity + a.0.max(b.0) + a.1.max(b.1)),
+        _ => limits.iter().filter_map(|limit| promise(limit, time)).max(),
     }
 }
 
@@ -79,18 +103,22 @@ fn promise(limit: &Limit, time: u64) -> Option<u64> {
     }
 }
 
+#[cfg(test)]
+fn twice(limit: &str) -> [Limit; 2] {
+    [limit.parse().unwrap(), limit.parse().unwrap()]
+}
+
 #[test]
 #[should_panic(expected = "11 within 99999 us")]
 fn one_too_many_is_seen() {
     let admitted: Vec<Admission> = (0..10).map(|_| (0, 1)).chain([(99_999, 1), (100_000, 1)]).collect();
-    check(&"10/s".parse().unwrap(), admitted, &[]);
+    check(&twice("10/s"), admitted, &[]);
 }
 
 #[test]
 #[should_panic(expected = "21 within")]
 fn a_loss_excuses_nothing_that_was_over_when_it_came() {
     let admitted = |at: i64| (0..21).map(|_| (at, 1)).collect::<Vec<Admission>>();
-    let limit: Limit = "10/d burst 20".parse().unwrap();
-    check(&limit, admitted(0), &[0]);
-    check(&limit, admitted(-1_000_000), &[0]);
+    check(&twice("10/d burst 20"), admitted(0), &[0]);
+    check(&twice("10/d burst 20"), admitted(-1_000_000), &[0]);
 }

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use tollgate_core::Micros;
 use tollgate_core::lease::Temper;
+use tollgate_core::{Limit, Micros};
 
 use crate::node::{Message, Node, Outcome, Reply};
 use crate::store::Store;
@@ -40,8 +40,9 @@ struct Sum {
 
 impl Calm {
     fn new(limit: &str, gaps: &[u64], temper: Temper) -> Self {
-        let store = Store::new(vec![limit.parse().unwrap()]);
-        let node = |(id, gap): (u64, &u64)| (Node::new(id, &store.limits, 0, 0, temper), gap.cast_signed());
+        let limits: Vec<Limit> = vec![limit.parse().unwrap()];
+        let store = Store::new([limits.clone(), limits.clone()]);
+        let node = |(id, gap): (u64, &u64)| (Node::new(id, &limits, 0, 0, temper), gap.cast_signed());
         let nodes = (1..).zip(gaps).map(node).collect();
         Calm {
             now: 1_000 * SECOND,
@@ -91,7 +92,7 @@ impl Calm {
         while let Some((at, place, event)) = self.under_way.pop_front_if(|(at, ..)| *at <= now) {
             match event {
                 Event::AtStore(message) => {
-                    let reply = self.store.answer(0, message, at);
+                    let reply = self.store.answer(0, 0, message, at);
                     self.under_way.push_back((at + WAY, place, Event::AtNode(reply)));
                 }
                 Event::AtNode(reply) => {

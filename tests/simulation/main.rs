@@ -58,18 +58,23 @@ fn every_seed(test: &str, faults: Faults) {
 
 #[test]
 fn leases_never_over_admit_whatever_happens_to_nodes_and_network() {
-    every_seed("leases_never", Faults { losses: false, drift_permille: DRIFT_PERMILLE });
+    every_seed("leases_never", Faults { mixed: false, losses: false, drift_permille: DRIFT_PERMILLE });
 }
 
 #[test]
 fn a_store_that_loses_its_writes_costs_at_most_one_capacity_each_time() {
-    every_seed("a_store_that_loses", Faults { losses: true, drift_permille: DRIFT_PERMILLE });
+    every_seed("a_store_that_loses", Faults { mixed: false, losses: true, drift_permille: DRIFT_PERMILLE });
+}
+
+#[test]
+fn nodes_that_disagree_about_a_limit_admit_no_more_than_the_larger_one() {
+    every_seed("nodes_that_disagree", Faults { mixed: true, losses: false, drift_permille: DRIFT_PERMILLE });
 }
 
 /// What it looks for can be seen: nodes that count their leases on clocks which nobody should have.
 #[test]
 fn nodes_whose_clocks_run_far_too_slow_are_caught() {
-    let faults = Faults { losses: false, drift_permille: 600 };
+    let faults = Faults { mixed: false, losses: false, drift_permille: 600 };
     let caught = (0..SEEDS / 3)
         .filter(|seed| catch_unwind(AssertUnwindSafe(|| World::new(*seed, faults).run())).is_err())
         .count();

@@ -44,6 +44,8 @@ struct Desk {
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
+    /// Which version of the rules it knows.
+    pub(crate) version: usize,
     desks: Vec<Desk>,
     sequence: u64,
     tickets: u64,
@@ -85,6 +87,7 @@ impl Node {
         };
         Node {
             id: NodeId(id),
+            version: 0,
             desks: limits.iter().map(desk).collect(),
             sequence: 0,
             tickets: 0,
@@ -94,6 +97,11 @@ impl Node {
             patience: Micros::MAX,
             paused: 0,
         }
+    }
+
+    /// The same node with the limits of this version of the rules.
+    pub(crate) fn knowing(self, version: usize) -> Self {
+        Node { version, ..self }
     }
 
     fn clock(&self, now: i64) -> Timestamp {

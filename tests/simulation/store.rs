@@ -11,7 +11,8 @@ use crate::node::{Message, Reply};
 type Kept = Option<(State, Ledger)>;
 
 pub(crate) struct Store {
-    pub(crate) limits: Vec<Limit>,
+    /// The limit of each key, in two versions of the rules.
+    pub(crate) limits: [Vec<Limit>; 2],
     kept: Vec<Kept>,
     /// What a replica had some time ago.
     copy: Vec<Kept>,
@@ -21,8 +22,8 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn new(limits: Vec<Limit>) -> Self {
-        let nothing = vec![None; limits.len()];
+    pub(crate) fn new(limits: [Vec<Limit>; 2]) -> Self {
+        let nothing = vec![None; limits[0].len()];
         Store { limits, kept: nothing.clone(), copy: nothing, off: 0, was_set: false }
     }
 
@@ -36,31 +37,35 @@ impl Store {
         Timestamp::from_micros(now + self.off)
     }
 
-    fn open(&self, key: usize, now: i64) -> LeasedBucket<'_> {
+    pub(crate) fn keys(&self) -> std::ops::Range<usize> {
+        0..self.kept.len()
+    }
+
+    fn open(&self, key: usize, version: usize, now: i64) -> LeasedBucket<'_> {
         let (state, ledger) = match self.kept[key].clone() {
             Some((state, ledger)) => (Some(state), ledger),
             None => (None, Ledger::default()),
         };
-        LeasedBucket::open(&self.limits[key], state, ledger, self.clock(now), Window::Own)
+        LeasedBucket::open(&self.limits[version][key], state, ledger, self.clock(now), Window::Own)
     }
 
-    /// Does what a message says.
-    pub(crate) fn answer(&mut self, key: usize, message: Message, now: i64) -> Reply {
+    /// Does what a message says, under the limit that its sender knows.
+    pub(crate) fn answer(&mut self, key: usize, version: usize, message: Message, now: i64) -> Reply {
         match message {
-            Message::Lend(call) => Reply::Loan { call, outcome: self.lend(key, &call, now) },
+            Message::Lend(call) => Reply::Loan { call, outcome: self.lend(key, version, &call, now) },
             Message::Block(call, patience) => {
-                let verdict = self.charge(key, Demand { cost: call.want, patience }, now);
+                let verdict = self.charge(key, version, Demand { cost: call.want, patience }, now);
                 Reply::Block { call, verdict, charged_at: now }
             }
             Message::Charge { demand, ticket } => {
-                let verdict = self.charge(key, demand, now);
+                let verdict = self.charge(key, version, demand, now);
                 Reply::Verdict { ticket, demand, verdict, charged_at: now }
             }
         }
     }
 
-    fn charge(&mut self, key: usize, demand: Demand, now: i64) -> Verdict {
-        let mut bucket = self.open(key, now);
+    fn charge(&mut self, key: usize, version: usize, demand: Demand, now: i64) -> Verdict {
+        let mut bucket = self.open(key, version, now);
         let answer = bucket.ask(demand);
         if answer.allowed() {
             bucket.take(demand.cost);
@@ -70,8 +75,8 @@ impl Store {
         verdict
     }
 
-    fn lend(&mut self, key: usize, call: &Call, now: i64) -> Option<(Loan, Verdict)> {
-        let mut bucket = self.open(key, now);
+    fn lend(&mut self, key: usize, version: usize, call: &Call, now: i64) -> Option<(Loan, Verdict)> {
+        let mut bucket = self.open(key, version, now);
         let loan = bucket.lend(call)?;
         let (verdict, written) = (bucket.verdict_on_loan(call, loan), bucket.written());
         self.write(key, written);
@@ -86,8 +91,13 @@ impl Store {
 
     /// The invariant: what is used leaves room for what is out on lease. Answers what is out, and to whom.
     pub(crate) fn check(&self, key: usize, now: i64) -> Ledger {
-        let (limit, clock) = (&self.limits[key], self.clock(now));
-        let bucket = self.open(key, now);
+        self.check_version(key, 1, now);
+        self.check_version(key, 0, now)
+    }
+
+    fn check_version(&self, key: usize, version: usize, now: i64) -> Ledger {
+        let (limit, clock) = (&self.limits[version][key], self.clock(now));
+        let bucket = self.open(key, version, now);
         let (available, out) = (bucket.remaining(), bucket.outstanding());
         let ledger = bucket.ledger().clone();
         let unused = bucket.close().map_or(limit.capacity(), |(state, _)| {
@@ -95,8 +105,12 @@ impl Store {
         });
         // A clock that is set back into the middle of a counter's window gives the window before more weight again.
         let weighs_more = self.was_set && limit.algorithm_name() == AlgorithmName::SlidingWindowCounter;
+        // What is out under a larger limit may be more than a smaller one has unused.
+        let is_mixed = self.limits[0][key] != self.limits[1][key];
+        let agrees =
+            if is_mixed { available == unused.saturating_sub(out) } else { available + out == unused };
         assert!(
-            available + out == unused || weighs_more,
+            agrees || weighs_more,
             "of {limit} ({:?}): {available} available, {out} out, {unused} unused",
             limit.algorithm_name()
         );

@@ -44,9 +44,24 @@ const LIMITS: [&str; 19] = [
     "50/s queue 10",
 ];
 
+/// Two versions of a limit that nodes know at the same time.
+const MIXED: [[&str; 2]; 9] = [
+    ["1000/s burst 1000", "100/s burst 20"],
+    ["10/s burst 500", "100/s burst 20"],
+    ["7/100ms burst 50", "3/s burst 1"],
+    ["30 every 100ms burst 40", "5 every 70ms burst 60"],
+    ["200 every 1s", "30 every 100ms burst 40"],
+    ["fixed 100/s", "fixed 20/s"],
+    ["counter 100/s", "counter 30/s"],
+    ["log 100/s", "log 25/s"],
+    ["200/s queue 30", "50/s queue 10"],
+];
+
 /// What goes wrong beside what always does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Faults {
+    /// Nodes disagree about the limits: each knows one of two versions.
+    pub(crate) mixed: bool,
     /// The store loses writes that it acknowledged, or its clock is set forward.
     pub(crate) losses: bool,
     /// So many parts in a thousand at most are clocks of nodes too fast or too slow.
@@ -61,6 +76,7 @@ enum Event {
     AtStore {
         node: usize,
         life: u64,
+        version: usize,
         key: usize,
         message: Message,
     },
@@ -158,7 +174,13 @@ impl World {
     pub(crate) fn new(seed: u64, faults: Faults) -> Self {
         let mut random = Random::new(seed);
         let keys = random.between(1, 3);
-        let limits: Vec<Limit> = (0..keys).map(|_| limit(random.choose(&LIMITS))).collect();
+        let limits = if faults.mixed {
+            let pairs: Vec<_> = (0..keys).map(|_| random.choose(&MIXED)).collect();
+            [0, 1].map(|version| pairs.iter().map(|pair| limit(pair[version])).collect())
+        } else {
+            let limits: Vec<Limit> = (0..keys).map(|_| limit(random.choose(&LIMITS))).collect();
+            [limits.clone(), limits]
+        };
         let count = random.between(2, 7);
         let gap = random.choose(&[500, 2_000, 5_000, 20_000]);
         let mut world = World {
@@ -180,7 +202,7 @@ impl World {
             double_permille: random.choose(&[0, 50, 300]),
             tiers_permille: random.choose(&[0, 200, 1_000]),
             losses: Vec::new(),
-            admitted: vec![Vec::new(); limits.len()],
+            admitted: vec![Vec::new(); limits[0].len()],
             store: Store::new(limits),
             tally: Tally::default(),
             random,
@@ -209,11 +231,12 @@ impl World {
             self.check();
         }
         self.tally.stranded += self.nodes.iter_mut().map(|node| node.stranded(self.now)).sum::<u64>();
-        for (limit, admitted) in self.store.limits.iter().zip(self.admitted) {
+        for (key, admitted) in self.admitted.into_iter().enumerate() {
+            let limits = self.store.limits.each_ref().map(|version| version[key].clone());
             if !self.store.was_set {
-                bound::check_windows(limit, &admitted, &self.losses);
+                bound::check_windows(&limits, &admitted, &self.losses);
             }
-            bound::check(limit, admitted, &self.losses);
+            bound::check(&limits, admitted, &self.losses);
         }
         self.tally
     }
@@ -222,7 +245,7 @@ impl World {
     fn check(&self) {
         // Until what was lent before a loss has ended, the store does not know of it.
         let is_known = self.losses.last().is_none_or(|at| self.now > at + TERM.get().cast_signed());
-        for key in 0..self.store.limits.len() {
+        for key in self.store.keys() {
             let ledger = self.store.check(key, self.now);
             for node in &self.nodes {
                 let held = node.held(key, self.now);
@@ -248,13 +271,15 @@ impl World {
                 self.after(wait, event);
                 let quiet = (self.now / 700_000 + i64::try_from(node).unwrap()) % 5 == 0;
                 if self.nodes[node].paused == 0 && !quiet {
-                    let key = self.random.below(self.store.limits.len());
+                    let key = self.random.below(self.store.keys().len());
                     let cost = if self.random.permille(50) { self.random.between(2, 6) } else { 1 };
                     let outcome = self.nodes[node].request(key, cost.unsigned_abs(), self.now);
                     self.follow(node, key, outcome);
                 }
             }
-            Event::AtStore { node, life, key, message } => self.at_store(node, life, key, message),
+            Event::AtStore { node, life, version, key, message } => {
+                self.at_store(node, life, version, key, message);
+            }
             Event::AtNode { node, life, .. }
             | Event::GiveUp { node, life, .. }
             | Event::Elsewhere { node, life, .. }
@@ -281,7 +306,7 @@ impl World {
             Event::Sweep { node } if running => {
                 self.after(SWEEP, event);
                 if self.nodes[node].paused == 0 {
-                    (0..self.store.limits.len()).for_each(|key| self.give_back(node, key, Parting::Idle));
+                    self.store.keys().for_each(|key| self.give_back(node, key, Parting::Idle));
                 }
             }
             Event::Resume { node, life } if life == self.lives[node] => {
@@ -326,7 +351,8 @@ impl World {
             let copies = if self.random.permille(self.double_permille) { 2 } else { 1 };
             for _ in 0..copies {
                 if let Some(delay) = self.delay(node) {
-                    self.after(delay, Event::AtStore { node, life, key, message });
+                    let version = self.nodes[node].version;
+                    self.after(delay, Event::AtStore { node, life, version, key, message });
                 }
             }
         }
@@ -337,11 +363,11 @@ impl World {
         self.tally.admitted += 1;
     }
 
-    fn at_store(&mut self, node: usize, life: u64, key: usize, message: Message) {
+    fn at_store(&mut self, node: usize, life: u64, version: usize, key: usize, message: Message) {
         if self.store_away > 0 {
             return;
         }
-        let reply = self.store.answer(key, message, self.now);
+        let reply = self.store.answer(key, version, message, self.now);
         let copies = if self.random.permille(self.double_permille) { 2 } else { 1 };
         for _ in 0..copies {
             if let Some(delay) = self.delay(node).filter(|_| self.deaf[node] == 0) {
@@ -367,7 +393,8 @@ impl World {
         let drift = self.faults.drift_permille;
         let fast = self.random.between(-drift, drift + 1);
         let temper = self.random.choose(&[Temper::LEASED, Temper::AUTO]);
-        Node::new(self.random.next(), &self.store.limits, ahead, fast, temper)
+        let version = if self.faults.mixed { self.random.below(2) } else { 0 };
+        Node::new(self.random.next(), &self.store.limits[version], ahead, fast, temper).knowing(version)
     }
 
     fn mishap(&mut self) {
@@ -388,7 +415,7 @@ impl World {
             }
             5 => self.die(node),
             6 => {
-                (0..self.store.limits.len()).for_each(|key| self.give_back(node, key, Parting::Final));
+                self.store.keys().for_each(|key| self.give_back(node, key, Parting::Final));
                 self.die(node);
             }
             // Back by a little is late, by more it was set.

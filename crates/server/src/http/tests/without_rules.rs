@@ -38,6 +38,25 @@ async fn another_limit_carries_over_and_another_algorithm_begins_anew() {
 }
 
 #[tokio::test]
+async fn a_smaller_limit_on_the_same_key_forgives_nothing() {
+    let served = Served::with(RULES);
+    let large = json!({"key": "user:42", "limit": "100/h burst 100", "cost": 95});
+    let mut admitted = 0;
+    for _ in 0..10 {
+        admitted += u64::from(served.send("POST /v1/check", &large).await.0 == StatusCode::OK) * 95;
+        served.send("POST /v1/check", json!({"key": "user:42", "limit": "100/s burst 5"})).await;
+    }
+    assert_eq!(admitted, 95);
+    let hour = json!({"key": "user:7", "limit": "3/h", "algorithm": "sliding_window_log"});
+    let day = json!({"key": "user:7", "limit": "2/d", "algorithm": "sliding_window_log"});
+    let mut admitted = 0;
+    for body in [&hour, &day].into_iter().cycle().take(20) {
+        admitted += u64::from(served.send("POST /v1/check", body).await.0 == StatusCode::OK);
+    }
+    assert_eq!(admitted, 5, "two lengths admit the sum of both limits");
+}
+
+#[tokio::test]
 async fn a_refund_gives_back_by_rules_and_without() {
     let served = Served::with(RULES);
     for body in [KEY.to_owned(), FREE.to_owned()] {
