@@ -5,8 +5,9 @@
 mod fleet;
 mod node;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tollgate::{Descriptor, Limiter, RedisStore, rules};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
