@@ -156,7 +156,7 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
     let limits = [changed(&first, &mut random), first];
     let changes = random.choose(&[0, 0, 100, 400]);
     let mut limit = &limits[1];
-    let space = Space::ad_hoc(&limit);
+    let space = Space::ad_hoc(limit);
     let name = format!("trace {seed}");
     let hit = |limit, cost| Hit {
         key: space.named(&name),
