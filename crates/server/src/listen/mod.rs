@@ -117,21 +117,6 @@ enum Phase {
     Closing,
 }
 
-/// What happened on the listeners.
-#[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    /// Connections accepted.
-    pub(crate) accepted: AtomicU64,
-    /// Connections turned away because all places were taken.
-    pub(crate) turned_away: AtomicU64,
-    /// Handshakes that failed or took too long.
-    pub(crate) handshakes_failed: AtomicU64,
-    /// Requests that panicked.
-    pub(crate) panics: AtomicU64,
-    /// Whether the server is about to stop.
-    pub(crate) stopping: AtomicBool,
-}
-
 impl Phase {
     /// Done when a stop has come so far, or the listener is gone.
     async fn reached(self, mut phase: watch::Receiver<Phase>) {
@@ -147,6 +132,21 @@ impl Phase {
         self.reached(phase).await;
         stop.shutdown().await;
     }
+}
+
+/// What happened on the listeners.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// Connections accepted.
+    pub(crate) accepted: AtomicU64,
+    /// Connections turned away because all places were taken.
+    pub(crate) turned_away: AtomicU64,
+    /// Handshakes that failed or took too long.
+    pub(crate) handshakes_failed: AtomicU64,
+    /// Requests that panicked.
+    pub(crate) panics: AtomicU64,
+    /// Whether the server is about to stop.
+    pub(crate) stopping: AtomicBool,
 }
 
 /// An open listener.
