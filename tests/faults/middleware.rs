@@ -67,9 +67,15 @@ async fn the_middleware_shares_limits_over_redis_and_each_rule_decides_when_it_i
     redis.kill();
     poll::until("the middleware to notice", async || (one.status("/open").await == 200).then_some(())).await;
     let (_, headers, _) = one.ask("/open").await;
-    assert!(!headers.contains_key("x-ratelimit-limit"), "nobody knows the numbers");
-    let (status, _, problem) = one.ask("/closed").await;
+    assert_eq!(
+        headers["x-ratelimit-remaining"], headers["x-ratelimit-limit"],
+        "failing open, the limit is full"
+    );
+    assert_eq!(headers["ratelimit"], r#""open";r=2"#, "and has no `t`");
+    let (status, headers, problem) = one.ask("/closed").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(headers["x-ratelimit-remaining"], "0");
+    assert!(!headers.contains_key("x-ratelimit-reset"), "{headers:?}");
     assert!(problem.contains("temporary-reduced-capacity"), "{problem}");
     assert_eq!(
         [one.status("/share").await, one.status("/share").await, one.status("/share").await],
@@ -77,7 +83,7 @@ async fn the_middleware_shares_limits_over_redis_and_each_rule_decides_when_it_i
     );
     redis.restart().await;
     poll::until("the numbers to come back", async || {
-        one.ask("/open").await.1.contains_key("x-ratelimit-limit").then_some(())
+        (one.ask("/open").await.1["x-ratelimit-remaining"] != "2").then_some(())
     })
     .await;
 }

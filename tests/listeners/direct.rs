@@ -53,6 +53,7 @@ async fn a_check_is_answered_the_same_on_both_ways() {
     let cases = [
         ("", r#"{"attributes": {"user_id": "NAME"}}"#),
         ("", r#"{"attributes": {}}"#),
+        ("", r#"{"attributes": {"banned": "NAME"}}"#), // denied
         ("", r#"{"key": "NAME", "limit": "1/h"}"#),
         ("", r#"{"key": "NAME", "limit": "1/h"}"#), // refused
         ("prefer: status=200\r\n", r#"{"key": "NAME", "limit": "1/h"}"#),

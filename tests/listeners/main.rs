@@ -5,7 +5,9 @@
 mod access;
 mod direct;
 mod floods;
+mod half_close;
 mod http2;
 mod server;
+mod shutdown;
 mod tls;
 mod unread;

@@ -16,6 +16,8 @@ use tollgate_tests::poll::PATIENCE;
 const RULES: &str = r#"
 rules:
   - { name: per-user, key: "user:{user_id}", limit: 1000000/s }
+  - { name: banned, key: global, when: { banned: "*" }, action: deny }
+  - { name: held, key: global, when: { endpoint: /held }, limit: 5/s queue 5, algorithm: leaky_bucket }
 "#;
 
 /// A server on a free port of this machine.
@@ -109,6 +111,7 @@ pub(crate) fn impatient() -> Patience {
         request: soon,
         unread: soon,
         farewell: soon,
+        grace: soon,
         drain: soon,
         ..Patience::default()
     }

@@ -18,7 +18,7 @@ use tollgate_tests::scratch::Scratch;
 use crate::http2::only_this_machines_names_are_heard;
 use crate::server::{Options, Running, ask, check};
 
-fn files(certificates: &Certificates) -> TlsFiles {
+pub(crate) fn files(certificates: &Certificates) -> TlsFiles {
     TlsFiles {
         certificate: certificates.certificate("server"),
         key: certificates.key("server"),
@@ -27,7 +27,7 @@ fn files(certificates: &Certificates) -> TlsFiles {
 }
 
 /// A client that trusts an authority, and shows a certificate if it has one.
-fn client(
+pub(crate) fn client(
     certificates: &Certificates,
     shows: Option<&str>,
     versions: &[&'static rustls::SupportedProtocolVersion],
@@ -54,7 +54,7 @@ fn config(
     }
 }
 
-async fn dial(server: &Running, client: &TlsConnector) -> std::io::Result<TlsStream<TcpStream>> {
+pub(crate) async fn dial(server: &Running, client: &TlsConnector) -> std::io::Result<TlsStream<TcpStream>> {
     client.connect(ServerName::try_from("localhost").unwrap(), server.connect().await).await
 }
 

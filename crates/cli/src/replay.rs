@@ -118,7 +118,7 @@ fn warn_of_overflow(name: &str, overflowed: u64, terminal: &mut Terminal) {
     if overflowed > 0 {
         terminal.remark(&format!(
             "warning: {name} has more keys than fit in memory; {} shared a bucket with other keys",
-            count(overflowed, "charge")
+            count(overflowed, "decision")
         ));
     }
 }

@@ -7,14 +7,12 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 use support::{Served, body, status};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 use tollgate_tests::scratch::Scratch;
-use tollgate_tests::signals::Signal;
 
 const ONE: &str = r#"{"attributes": {"user_id": "42", "plan": "free"}}"#;
 
@@ -181,42 +179,37 @@ async fn a_store_that_is_away_is_told_and_makes_nobody_unready() {
         served.post("/v1/check", ONE);
         body(&served.get("/readyz")).contains(r#""ready":true,"store":"unreachable""#)
     });
-    let metrics = body(&served.get("/metrics"));
-    assert!(metrics.contains("\ntollgate_store_up 0\n"), "{metrics}");
-    let degraded = r#"tollgate_degraded_decisions_total{policy="open",reason="unreachable"} "#;
-    let count = metrics.lines().find_map(|line| line.strip_prefix(degraded)).unwrap();
-    assert!(count.parse::<u64>().unwrap() > 0, "{metrics}");
+    // The decision that met the outage may have timed out; the next ones find the store unreachable.
+    poll::blocking("a decision without the store", poll::PATIENCE, || {
+        served.post("/v1/check", ONE);
+        let metrics = body(&served.get("/metrics"));
+        let degraded = r#"tollgate_degraded_decisions_total{policy="open",reason="unreachable"} "#;
+        let count = metrics.lines().find_map(|line| line.strip_prefix(degraded)).unwrap();
+        metrics.contains("\ntollgate_store_up 0\n") && count.parse::<u64>().unwrap() > 0
+    });
 }
 
 #[test]
-fn a_stop_under_load_loses_no_answer() {
-    let served = Served::start(&[]);
-    let (stopping, begun) = (AtomicBool::new(false), AtomicBool::new(false));
-    let answers: Vec<u64> = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..8)
-            .map(|_| {
-                scope.spawn(|| {
-                    let (mut answered, mut connection) = (0, served.keep_alive());
-                    loop {
-                        // Whoever is not told to close gets the next answer too.
-                        let answer = connection.ask("POST", "/v1/check", ONE).expect("an answer");
-                        answered += 1;
-                        begun.store(true, Ordering::Relaxed);
-                        if answer.to_lowercase().contains("\r\nconnection: close\r\n") {
-                            assert!(stopping.load(Ordering::Relaxed), "it was told to stop");
-                            return answered;
-                        }
-                    }
-                })
-            })
-            .collect();
-        poll::blocking("the load to begin", poll::PATIENCE, || begun.load(Ordering::Relaxed));
-        stopping.store(true, Ordering::Relaxed);
-        Signal::Terminate.send(served.pid());
-        clients.into_iter().map(|client| client.join().unwrap()).collect()
-    });
-    assert!(answers.iter().all(|answered| *answered > 0));
-    assert_eq!(served.wait(), Some(0), "and it ends well");
+fn a_full_store_is_counted_with_its_refusals_and_logged_once() {
+    const KEYS: usize = 30_000;
+    let scratch = Scratch::new("full-store");
+    let rules = scratch.path().join("rules.yaml");
+    fs::write(&rules, "rules: [{ name: per-user, key: 'user:{user_id}', limit: 1/d }]").unwrap();
+    let served = Served::start(&["--rules", rules.to_str().unwrap(), "--store-memory", "1MiB"]);
+    for first in (0..KEYS).step_by(1_000) {
+        let one = |user: usize| format!(r#"{{"attributes": {{"user_id": "{user}"}}}}"#);
+        let requests: Vec<String> = (first..first + 1_000).map(one).collect();
+        let body = format!(r#"{{"requests": [{}]}}"#, requests.join(","));
+        assert_eq!(status(&served.post("/v1/check/batch", &body)), 200);
+    }
+    let metrics = body(&served.get("/metrics"));
+    let value = |name: &str| -> usize {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap().parse().unwrap()
+    };
+    assert_eq!(value("tollgate_overflowed_total"), KEYS - value("tollgate_buckets"), "{metrics}");
+    let log = served.stop();
+    assert_eq!(log.matches("the store is full").count(), 1, "{log}");
 }
 
 /// Everything that stands in a page or a file between backticks or in an expression and looks like a metric.

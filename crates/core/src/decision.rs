@@ -68,8 +68,7 @@ pub struct Tier {
     pub verdict: Verdict,
     /// Whether that counted.
     pub enforcement: Enforcement,
-    /// What answered instead of the store, where it was away. `Open` knows no numbers: they are those of an unused
-    /// bucket, and the tier does not speak.
+    /// What answered instead of the store, where it was unavailable. The numbers of `Open` are those of an unused bucket.
     pub instead: Option<FailurePolicy>,
 }
 
@@ -221,7 +220,7 @@ impl Tier {
     /// Whether its numbers mean something to the caller.
     #[inline]
     pub fn speaks(&self) -> bool {
-        self.enforcement == Enforcement::Enforce && self.instead != Some(FailurePolicy::Open)
+        self.enforcement == Enforcement::Enforce
     }
 
     /// Whether it lets nothing pass because the store is away.
@@ -244,7 +243,7 @@ fn strictest_policy(tiers: &[Tier]) -> FailurePolicy {
 /// Refused: the longest wait, then the name. Allowed: least remaining, then longest reset, then the name.
 #[inline]
 fn speaker(rules: &RuleSet, tiers: &[Tier], may_speak: fn(&Tier) -> bool) -> Option<usize> {
-    if let [Tier { enforcement: Enforcement::Enforce, instead: None, .. }] = tiers {
+    if let [Tier { enforcement: Enforcement::Enforce, .. }] = tiers {
         return Some(0);
     }
     let label = |tier: &Tier| rules.rule(tier.rule).label();

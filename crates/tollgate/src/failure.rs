@@ -1,6 +1,6 @@
 //! What happens to a request when the store cannot be asked: the one place where that is decided.
 //!
-//! Each rule says it for itself. `open` lets the request pass and knows no numbers. `closed` lets nothing pass: the
+//! Each rule says it for itself. `open` lets the request pass and reports an unused limit. `closed` lets nothing pass: the
 //! answer is not a refusal but that nobody knows (503, never 429). `local` counts against this node's share of the
 //! limit, in buckets of this process that nobody else sees. A request that meets several rules passes when all of them
 //! let it; if one is closed, nothing is charged to the others.

@@ -39,7 +39,7 @@ pub fn write_headers(values: RateLimitHeaders, headers: &mut HeaderMap) {
 }
 
 /// Says when to try again: whole seconds, rounded up, at least one.
-pub fn write_retry_after(wait: Micros, headers: &mut HeaderMap) {
+pub(crate) fn write_retry_after(wait: Micros, headers: &mut HeaderMap) {
     headers.insert(RETRY_AFTER, wait.ceil_secs().max(1).into());
 }
 

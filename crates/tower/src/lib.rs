@@ -47,7 +47,7 @@ mod service;
 pub use body::ResponseBody;
 pub use counted::Counted;
 pub use future::ResponseFuture;
-pub use headers::{write_headers, write_retry_after};
+pub use headers::write_headers;
 pub use identify::{Identify, IdentifyConfig, IdentifyError};
 pub use ids::DecisionIds;
 pub use layer::TollgateLayer;

@@ -68,7 +68,7 @@ impl Refusal {
         };
         match (self.headers, self.retry_after) {
             (Some(values), _) => write_headers(values, response.headers_mut()),
-            // Where nobody knows the numbers, at least when to try again.
+            // A reservation that could not be kept has no limit to report.
             (None, Some(wait)) => write_retry_after(wait, response.headers_mut()),
             (None, None) => {}
         }

@@ -144,13 +144,18 @@ async fn every_refusing_limit_is_a_violated_policy() {
 }
 
 #[tokio::test]
-async fn a_denied_caller_gets_403_and_no_limit_headers() {
+async fn a_denied_caller_gets_403_and_a_limit_of_zero() {
     let (limiter, _) = limiter(RULES);
     let inner = Inner::default();
     let service = inner.behind(&TollgateLayer::new(limiter));
     let answer = send(&service, from("198.51.100.9", "/")).await;
     assert_eq!((answer.status, inner.calls()), (StatusCode::FORBIDDEN, 0));
-    assert!(answer.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{answer:?}");
+    assert_eq!((answer.header("x-ratelimit-limit"), answer.header("x-ratelimit-remaining")), ("0", "0"));
+    assert_eq!(answer.header("ratelimit-policy"), r#""banned";q=0"#);
+    assert_eq!(answer.header("ratelimit"), r#""banned";r=0"#);
+    for absent in ["x-ratelimit-reset", "retry-after"] {
+        assert!(!answer.headers.contains_key(absent), "{answer:?}");
+    }
     let problem = answer.json();
     assert_eq!(
         (&problem["retry_after_ms"], &problem["violated-policies"]),
@@ -374,6 +379,10 @@ impl Store for Gone {
     }
 }
 
+fn unix_secs() -> u64 {
+    u64::try_from(Clock::system().now().as_micros()).unwrap() / 1_000_000
+}
+
 /// A service behind one rule whose store is never there.
 fn without_store(inner: &Inner, policy: &str) -> Behind {
     let rule = format!("rules: [{{ name: r, key: global, limit: 2/h, on_store_failure: {policy} }}]");
@@ -390,7 +399,9 @@ async fn a_rule_that_fails_closed_answers_503_and_never_429() {
     let problem = answer.json();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
     assert_eq!((&problem["retry_after_ms"], &problem["violated-policies"]), (&json!(1_000), &Value::Null));
-    assert!(answer.headers.keys().all(|name| !name.as_str().contains("ratelimit")), "{answer:?}");
+    assert_eq!((answer.header("x-ratelimit-limit"), answer.header("x-ratelimit-remaining")), ("2", "0"));
+    assert_eq!(answer.header("ratelimit"), r#""r";r=0"#);
+    assert!(!answer.headers.contains_key("x-ratelimit-reset"), "{answer:?}");
     assert_eq!(answer.header("retry-after"), "1");
     let answer = send(&service, from("203.0.113.7", "/").header("content-type", "application/grpc")).await;
     assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "14"));
@@ -401,8 +412,15 @@ async fn a_rule_that_fails_open_lets_everybody_pass_and_a_local_one_a_share() {
     let inner = Inner::default();
     let open = without_store(&inner, "open");
     for _ in 0..9 {
+        let before = unix_secs();
         let answer = send(&open, from("203.0.113.7", "/")).await;
-        assert!(answer.status == StatusCode::OK && answer.headers.is_empty(), "{answer:?}");
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        assert_eq!((answer.header("x-ratelimit-limit"), answer.header("x-ratelimit-remaining")), ("2", "2"));
+        let reset: u64 = answer.header("x-ratelimit-reset").parse().unwrap();
+        assert!((before..=unix_secs() + 1).contains(&reset), "now, rounded up: {answer:?}");
+        assert_eq!(answer.header("ratelimit-policy"), r#""r";q=2;w=3600"#);
+        assert_eq!(answer.header("ratelimit"), r#""r";r=2"#, "a full limit has no `t`");
+        assert!(!answer.headers.contains_key("retry-after"), "{answer:?}");
     }
     let local = without_store(&inner, "local");
     for expected in [200, 200, 429] {

@@ -116,8 +116,11 @@ impl HeaderForm {
         HeaderForm { partition: Some(secret), ..self }
     }
 
-    /// The headers of a decision made at `now`; none where no limit spoke: nothing matched, a rule blocks, or the store
-    /// was away and nobody knows the numbers. Without the request nothing says which bucket it was.
+    /// The headers of a decision made at `now`; none where no limit applied. Without the request nothing says which bucket
+    /// it was.
+    ///
+    /// A rule that fails open reports a full limit that resets now. A denial reports a limit of 0, and a rule that fails
+    /// closed that nothing remains; neither has a reset, because no wait is known to help.
     pub fn headers(
         &self,
         decision: &Decision,
@@ -125,8 +128,8 @@ impl HeaderForm {
         request: Option<&Descriptor<'_>>,
         now: Timestamp,
     ) -> Option<RateLimitHeaders> {
-        let has_numbers = !matches!(decision.outcome(), Outcome::Denied | Outcome::Unavailable);
-        let speaker = decision.speaker().filter(|_| has_numbers)?;
+        let speaker = decision.speaker()?;
+        let has_reset = !matches!(decision.outcome(), Outcome::Denied | Outcome::Unavailable);
         let mut writer = Writer {
             text: String::with_capacity(64 + 128 * decision.tiers().len()),
             fields: SmallVec::new(),
@@ -143,21 +146,27 @@ impl HeaderForm {
                 };
                 writer.number(HeaderField::XLimit, verdict.limit);
                 writer.number(HeaderField::XRemaining, verdict.remaining);
-                writer.number(HeaderField::XReset, reset);
+                if has_reset {
+                    writer.number(HeaderField::XReset, reset);
+                }
                 writer.list(HeaderField::Policy, rules, enforcing(), Writer::policy);
                 writer.list(HeaderField::State, rules, enforcing(), Writer::state);
             }
             HeaderSet::Draft06 => {
                 writer.number(HeaderField::Limit, verdict.limit);
                 writer.number(HeaderField::Remaining, verdict.remaining);
-                writer.number(HeaderField::Reset, delta);
+                if has_reset {
+                    writer.number(HeaderField::Reset, delta);
+                }
             }
             HeaderSet::Draft03 => {
                 push_number(&mut writer.text, verdict.limit);
                 writer.text.push_str(", ");
                 writer.list(HeaderField::XLimit, rules, enforcing(), Writer::old_policy);
                 writer.number(HeaderField::XRemaining, verdict.remaining);
-                writer.number(HeaderField::XReset, delta);
+                if has_reset {
+                    writer.number(HeaderField::XReset, delta);
+                }
             }
             HeaderSet::None => {}
         }
@@ -167,7 +176,7 @@ impl HeaderForm {
 
     /// Whole seconds, at least 1, and not before the speaking limit has anything to give.
     fn retry_after(&self, decision: &Decision, speaker: &Tier, now: Timestamp) -> Option<u64> {
-        if decision.outcome() != Outcome::Refused {
+        if decision.allowed() {
             return None;
         }
         let wait = decision.retry_after()?.max(speaker.verdict.more_after.unwrap_or(Micros::ZERO));

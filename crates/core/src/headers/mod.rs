@@ -81,7 +81,7 @@ impl HeaderField {
 }
 
 impl RateLimitHeaders {
-    /// The default set for a decision made at `now`; none where no limit spoke. [`HeaderForm::headers`] has the others.
+    /// The default set for a decision made at `now`; none where no limit applied. [`HeaderForm::headers`] has the others.
     pub fn of(decision: &Decision, rules: &RuleSet, now: Timestamp) -> Option<Self> {
         HeaderForm::DEFAULT.headers(decision, rules, None, now)
     }
@@ -96,7 +96,7 @@ impl RateLimitHeaders {
         self.fields().find(|(known, _)| *known == field).map(|(_, value)| value)
     }
 
-    /// `Retry-After`, on refusals that a wait cures: whole seconds.
+    /// `Retry-After`, where a request did not pass and a wait helps: whole seconds.
     pub const fn retry_after(&self) -> Option<u64> {
         self.retry_after
     }

@@ -1,10 +1,11 @@
 use super::*;
 use crate::algorithm::{Answer, Bucket, Demand, Window};
-use crate::decision::Verdicts;
+use crate::decision::{Loss, Verdicts};
 use crate::descriptor::Descriptor;
-use crate::rule::Draft;
+use crate::rule::{Draft, FailurePolicy};
 use crate::ruleset::Ruling;
 use crate::time::Micros;
+use crate::verdict::Verdict;
 
 /// An hour and a half second after the epoch.
 const NOW: i64 = 3_600_500_000;
@@ -102,6 +103,129 @@ fn every_form_tells_a_refused_caller_when_to_return() {
         assert_eq!(told.unwrap().retry_after(), None, "no wait helps: {set:?}");
     }
     assert!(lines(&HeaderForm::new(HeaderSet::None), &TWO, 38).is_empty());
+}
+
+/// The headers of a decision without the store, by rules (name, limit, on_store_failure), one of which may be answered.
+fn degraded(form: &HeaderForm, rules: &[(&str, &str, &str)], answered: Option<Verdict>) -> RateLimitHeaders {
+    let draft = |(name, limit, policy): &(&str, &str, &str)| Draft {
+        name: Some((*name).to_owned()),
+        key: "global".to_owned(),
+        limit: Some((*limit).to_owned()),
+        on_store_failure: Some((*policy).to_owned()),
+        ..Draft::default()
+    };
+    let rules = RuleSet::new(rules.iter().map(|rule| draft(rule).build().unwrap()).collect()).unwrap();
+    let request = Descriptor::new();
+    let Ruling::Limited(limited) = rules.ruling(&request, 1, Micros::MAX) else { panic!("limits") };
+    let lost: Vec<bool> = (0..limited.hits.len()).map(|place| place > 0 || answered.is_none()).collect();
+    let verdict = |place: usize| match (answered, rules.rule(limited.rules[place]).without_store()) {
+        (Some(answered), _) if place == 0 => answered,
+        (_, FailurePolicy::Closed) => Verdict::closed(limited.hits[place].limit.capacity(), Micros::new(1)),
+        _ => Verdict::open(limited.hits[place].limit.capacity()),
+    };
+    let verdicts: Verdicts = (0..lost.len()).map(verdict).collect();
+    let loss = Loss { reason: "unreachable", lost: &lost };
+    let decision = Decision::without_store(&rules, &limited, &verdicts, loss);
+    form.headers(&decision, &rules, Some(&request), Timestamp::from_micros(NOW)).unwrap()
+}
+
+fn told(headers: &RateLimitHeaders) -> Vec<String> {
+    headers.fields().map(|(field, value)| format!("{}: {value}", field.name())).collect()
+}
+
+#[test]
+fn failing_open_reports_a_full_limit_that_resets_now() {
+    let rules = [("per-user", "10/s burst 50", "open"), ("global", "50000/s burst 100000", "open")];
+    let headers = degraded(&HeaderForm::DEFAULT, &rules, None);
+    assert_eq!(
+        told(&headers),
+        [
+            "x-ratelimit-limit: 50",
+            "x-ratelimit-remaining: 50",
+            "x-ratelimit-reset: 3601",
+            r#"ratelimit-policy: "per-user";q=50;w=5, "global";q=100000;w=2"#,
+            r#"ratelimit: "per-user";r=50, "global";r=100000"#,
+        ]
+    );
+    assert_eq!(headers.retry_after(), None);
+    assert_eq!(
+        told(&degraded(&HeaderForm::new(HeaderSet::Draft06), &rules, None)),
+        ["ratelimit-limit: 50", "ratelimit-remaining: 50", "ratelimit-reset: 0"]
+    );
+    assert_eq!(
+        told(&degraded(&HeaderForm::new(HeaderSet::Draft03), &rules, None)),
+        [
+            r#"x-ratelimit-limit: 50, 50;w=5;name="per-user", 100000;w=2;name="global""#,
+            "x-ratelimit-remaining: 50",
+            "x-ratelimit-reset: 0"
+        ]
+    );
+}
+
+/// Where a part of the store has answered, as a Cluster without one shard does.
+#[test]
+fn a_limit_that_fails_open_is_listed_beside_those_that_were_decided() {
+    let rules = [("per-user", "10/s burst 50", "open"), ("global", "50000/s burst 100000", "open")];
+    let decided = Verdict { remaining: 12, more_after: Some(Micros::new(1)), ..Verdict::open(50) };
+    let headers = degraded(&HeaderForm::DEFAULT, &rules, Some(decided));
+    assert_eq!(headers.get(HeaderField::XRemaining), Some("12"));
+    assert_eq!(headers.get(HeaderField::State), Some(r#""per-user";r=12;t=1, "global";r=100000"#));
+}
+
+#[test]
+fn failing_closed_reports_nothing_left_no_reset_and_when_to_retry() {
+    let rules = [("strict", "10/s burst 50", "closed")];
+    for (set, expected) in [
+        (
+            HeaderSet::Default,
+            &[
+                "x-ratelimit-limit: 50",
+                "x-ratelimit-remaining: 0",
+                r#"ratelimit-policy: "strict";q=50;w=5"#,
+                r#"ratelimit: "strict";r=0"#,
+            ][..],
+        ),
+        (HeaderSet::Draft06, &["ratelimit-limit: 50", "ratelimit-remaining: 0"]),
+        (HeaderSet::Draft03, &[r#"x-ratelimit-limit: 50, 50;w=5;name="strict""#, "x-ratelimit-remaining: 0"]),
+        (HeaderSet::None, &[]),
+    ] {
+        let headers = degraded(&HeaderForm::new(set), &rules, None);
+        assert_eq!(told(&headers), expected, "{set:?}");
+        assert_eq!(headers.retry_after(), Some(1), "{set:?}");
+    }
+}
+
+#[test]
+fn a_denial_reports_a_limit_of_zero_without_reset_and_retry() {
+    let draft = Draft {
+        name: Some("banned".to_owned()),
+        key: "global".to_owned(),
+        action: Some("deny".to_owned()),
+        ..Draft::default()
+    };
+    let rules = RuleSet::new(vec![draft.build().unwrap()]).unwrap();
+    let request = Descriptor::new();
+    let Ruling::Denied(rule) = rules.ruling(&request, 1, Micros::MAX) else { panic!("a denial") };
+    for (set, expected) in [
+        (
+            HeaderSet::Default,
+            &[
+                "x-ratelimit-limit: 0",
+                "x-ratelimit-remaining: 0",
+                r#"ratelimit-policy: "banned";q=0"#,
+                r#"ratelimit: "banned";r=0"#,
+            ][..],
+        ),
+        (HeaderSet::Draft06, &["ratelimit-limit: 0", "ratelimit-remaining: 0"]),
+        (HeaderSet::Draft03, &[r#"x-ratelimit-limit: 0, 0;name="banned""#, "x-ratelimit-remaining: 0"]),
+        (HeaderSet::None, &[]),
+    ] {
+        let now = Timestamp::from_micros(NOW);
+        let headers = HeaderForm::new(set).headers(&Decision::denied(rule), &rules, Some(&request), now);
+        let headers = headers.unwrap();
+        assert_eq!(told(&headers), expected, "{set:?}");
+        assert_eq!(headers.retry_after(), None, "{set:?}");
+    }
 }
 
 #[test]

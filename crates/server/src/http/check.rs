@@ -12,8 +12,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use tollgate::core::RateLimitHeaders;
-use tollgate::{Answer, Descriptor, Micros, Outcome, StoreError};
-use tollgate_tower::{write_headers, write_retry_after};
+use tollgate::{Answer, Descriptor, Outcome, StoreError};
+use tollgate_tower::write_headers;
 
 use super::App;
 use super::ask::{Asked, CheckBody, Place, Sent};
@@ -190,9 +190,8 @@ impl<'r, 'a> Decided<'r, 'a> {
         *response.status_mut() = self.status(prefer);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        match self.numbers(app) {
-            Some(values) => write_headers(values, headers),
-            None => self.wait().into_iter().for_each(|wait| write_retry_after(wait, headers)),
+        if let Some(values) = self.numbers(app) {
+            write_headers(values, headers);
         }
         if prefer == Prefer::Always200 {
             headers.insert(APPLIED, HeaderValue::from_static(STATUS_200));
@@ -208,11 +207,7 @@ impl<'r, 'a> Decided<'r, 'a> {
         for (field, value) in numbers.iter().flat_map(RateLimitHeaders::fields) {
             written.field(field.name(), value);
         }
-        let retry_after = match &numbers {
-            Some(values) => values.retry_after(),
-            None => self.wait().map(|wait| wait.ceil_secs().max(1)),
-        };
-        if let Some(seconds) = retry_after {
+        if let Some(seconds) = numbers.as_ref().and_then(RateLimitHeaders::retry_after) {
             written.number(RETRY_AFTER.as_str(), seconds);
         }
         if prefer == Prefer::Always200 {
@@ -229,11 +224,6 @@ impl<'r, 'a> Decided<'r, 'a> {
             Outcome::Denied => StatusCode::FORBIDDEN,
             Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
-    }
-
-    /// Where nobody knows the numbers, at least when to try again.
-    fn wait(&self) -> Option<Micros> {
-        self.answer.retry_after().filter(|_| !self.answer.allowed())
     }
 
     fn numbers(&self, app: &App) -> Option<RateLimitHeaders> {

@@ -107,8 +107,7 @@ pub(super) async fn events(
     let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let Extension(hangup) = hangup.unwrap_or_default();
     let Some(listener) = app.events.listen(last, hangup) else {
-        let detail =
-            format!("{MOST_LISTENERS} listen already, and there is no room for more; try again later");
+        let detail = format!("{MOST_LISTENERS} clients listen already, all of them new; try again later");
         return Err(
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many listeners", detail).retry_after(5)
         );

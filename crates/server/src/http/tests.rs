@@ -153,13 +153,20 @@ async fn a_peek_charges_nothing() {
 }
 
 #[tokio::test]
-async fn a_denied_caller_gets_403_and_no_limit_headers() {
+async fn a_denied_caller_gets_403_and_a_limit_of_zero() {
     let (status, headers, body) =
         post_to(&app(), "/v1/check", r#"{"attributes": {"user_id": "666"}}"#, &[]).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
     assert_eq!((&body["violated_rule"], &body["limit"]), (&json!("banned"), &json!(0)));
     assert_eq!(body["retry_after_ms"], Value::Null);
-    assert!(!headers.contains_key("x-ratelimit-limit"));
+    assert_eq!(headers["x-ratelimit-limit"], "0");
+    assert_eq!(headers["x-ratelimit-remaining"], "0");
+    assert_eq!(headers["ratelimit-policy"], r#""banned";q=0"#);
+    assert_eq!(headers["ratelimit"], r#""banned";r=0"#);
+    assert!(
+        !headers.contains_key("x-ratelimit-reset") && !headers.contains_key("retry-after"),
+        "{headers:?}"
+    );
 }
 
 #[tokio::test]

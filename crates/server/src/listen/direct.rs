@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, timeout_at};
 use tollgate::Timestamp;
 
-use super::{MAX_HEAD_BYTES, Traffic, panicked};
+use super::{MAX_HEAD_BYTES, Phase, Traffic, panicked};
 use crate::http::{App, MAX_BODY_BYTES, Prefer};
 
 /// How a check begins.
@@ -58,22 +58,21 @@ enum Seen {
 enum Came {
     More,
     Nothing,
-    /// The client has gone, or is gone as far as we know.
+    /// The client has gone, or is gone as far as we know, or the server stops.
     End,
 }
 
 impl Direct<'_> {
-    /// Answers checks until something else comes: what was read of it. Nothing when the connection is over. Whoever
-    /// holds the other end of `open` drops it when the server stops.
+    /// Answers checks until something else comes: what was read of it. Nothing when the connection is over.
     pub(super) async fn serve(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-        mut open: watch::Receiver<()>,
+        phase: watch::Receiver<Phase>,
     ) -> Option<BytesMut> {
         let (mut read, mut answers) = (BytesMut::new(), Vec::new());
         let mut hurry = None;
         let mut silence = pin!(sleep(self.silence));
-        let mut stopped = pin!(async move { while open.changed().await.is_ok() {} });
+        let mut closing = pin!(Phase::Closing.reached(phase));
         loop {
             // Those who ask on are told by hyper to ask elsewhere.
             let app = self.app.filter(|_| !self.traffic.stopping.load(Ordering::Relaxed));
@@ -91,7 +90,7 @@ impl Direct<'_> {
                 (Seen::Part, app) if app.is_some() || read.len() < HTTP2.len() => {
                     send(stream, &mut answers).await?;
                     let came = match read.is_empty() {
-                        true => self.begin(stream, &mut read, silence.as_mut(), stopped.as_mut()).await,
+                        true => self.begin(stream, &mut read, silence.as_mut(), closing.as_mut()).await,
                         false => {
                             let end = *hurry.get_or_insert_with(|| Instant::now() + HASTE);
                             go_on(stream, &mut read, end).await
@@ -135,7 +134,7 @@ impl Direct<'_> {
         stream: &mut (impl AsyncRead + Unpin),
         read: &mut BytesMut,
         mut silence: Pin<&mut Sleep>,
-        stopped: Pin<&mut impl Future<Output = ()>>,
+        closing: Pin<&mut impl Future<Output = ()>>,
     ) -> Came {
         // One timer for the whole connection, moved only when it goes off.
         let ends = Instant::now() + self.silence;
@@ -149,7 +148,7 @@ impl Direct<'_> {
         tokio::select! {
             biased;
             came = more => came,
-            () = stopped => Came::Nothing,
+            () = closing => Came::End,
             () = async {
                 while silence.deadline() < ends {
                     silence.as_mut().await;

@@ -4,21 +4,30 @@
 //! Nobody is waited for without an end. A client has so long for its handshake and for the head of a request, a request
 //! has so long for its answer, the answer so long to be read, and whoever comes when all places are taken is turned away
 //! at once: those who are being served do not notice.
+//!
+//! A stop loses no request that the kernel has accepted:
+//!
+//! ```text
+//! farewell   every answer says `connection: close`; connections are accepted
+//! backlog    no new handshakes; the connections that the kernel has completed are accepted, then the socket is closed
+//! grace      HTTP/2 says GOAWAY; connections without a request may still send one, which is answered
+//! drain      connections without a request are closed; requests in progress are answered
+//! ```
 
+mod backlog;
 mod direct;
 mod rewound;
 mod stall;
 mod tls;
 
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -32,9 +41,9 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::server::graceful::GracefulShutdown;
 use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
@@ -75,6 +84,9 @@ pub struct Patience {
     /// When the server is told to stop, every answer says so for so long before it stops accepting: clients who are
     /// about to ask are told where they stand, instead of meeting a closed door.
     pub farewell: Duration,
+    /// Once it has stopped accepting, for a connection without a request to send one. Longer than it takes a client that
+    /// has just connected to send its request.
+    pub grace: Duration,
     /// For what is in flight then.
     pub drain: Duration,
 }
@@ -88,8 +100,37 @@ impl Default for Patience {
             request: Duration::from_secs(30),
             unread: Duration::from_secs(30),
             farewell: Duration::from_millis(200),
+            grace: Duration::from_secs(1),
             drain: Duration::from_secs(10),
         }
+    }
+}
+
+/// How far a stop has come. Every connection watches it, and the stop is complete when none does any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Connections are accepted.
+    Serving,
+    /// No more connections are accepted. Those there are may still send a request.
+    Grace,
+    /// Only requests in progress are answered.
+    Closing,
+}
+
+impl Phase {
+    /// Done when a stop has come so far, or the listener is gone.
+    async fn reached(self, mut phase: watch::Receiver<Phase>) {
+        while *phase.borrow_and_update() < self {
+            if phase.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Has hyper answer only the requests that have arrived, once a stop has come so far. Done with its connection.
+    async fn then(self, phase: watch::Receiver<Phase>, stop: GracefulShutdown) {
+        self.reached(phase).await;
+        stop.shutdown().await;
     }
 }
 
@@ -126,6 +167,7 @@ impl Listener {
         traffic: Arc<Traffic>,
     ) -> io::Result<Self> {
         let socket = TcpListener::bind(config.http).await?;
+        stall::bound_unsent_bytes(&socket);
         let address = socket.local_addr()?;
         let (patience, observe) = (config.patience, config.observe.clone());
         Ok(Listener { socket, address, tls, patience, observe, traffic })
@@ -137,35 +179,61 @@ impl Listener {
 
     /// Serves until `stop` is done, then finishes what is in flight.
     pub(crate) async fn serve(self, app: App, stop: impl Future<Output = ()>) {
-        let router = router(app.clone());
-        let connections = GracefulShutdown::new();
-        let (open, closing) = watch::channel(());
-        let doors = Doors { app, router, closing };
-        let places = Arc::new(Semaphore::new(self.patience.connections));
-        let mut stop = pin!(async {
+        let entrance = Entrance {
+            doors: Doors { router: router(app.clone()), app },
+            places: Arc::new(Semaphore::new(self.patience.connections)),
+            phase: watch::Sender::new(Phase::Serving),
+        };
+        let farewell = async {
             stop.await;
             self.traffic.stopping.store(true, Ordering::Relaxed);
             tokio::time::sleep(self.patience.farewell).await;
-        });
+        };
+        self.accept_until(farewell, &entrance).await;
+        self.drain_backlog(&entrance).await;
+        drop(self.socket);
+        let (phase, patience) = (entrance.phase, self.patience);
+        phase.send_replace(Phase::Grace);
+        tracing::info!(open = phase.receiver_count(), "stopping: finishing what is in flight");
+        if tokio::time::timeout(patience.grace, phase.closed()).await.is_ok() {
+            return;
+        }
+        phase.send_replace(Phase::Closing);
+        if tokio::time::timeout(patience.drain, phase.closed()).await.is_err() {
+            tracing::warn!("some connections did not finish in time and were closed");
+        }
+    }
+
+    async fn accept_until(&self, stop: impl Future<Output = ()>, entrance: &Entrance) {
+        let mut stop = pin!(stop);
         loop {
             tokio::select! {
-                accepted = self.socket.accept() => match accepted {
-                    Ok((stream, peer)) => match Arc::clone(&places).try_acquire_owned() {
-                        Ok(place) => {
-                            let connection = self.connection(Peer(peer), &doors, place);
-                            self.welcome(stream, connection, connections.watcher());
-                        }
-                        Err(_) => self.turn_away(),
-                    },
-                    Err(error) => pause_after(&error).await,
-                },
-                () = &mut stop => break,
+                accepted = self.socket.accept() => self.admit(accepted, entrance).await,
+                () = &mut stop => return,
             }
         }
-        drop((self.socket, open));
-        tracing::info!(open = connections.count(), "stopping: finishing what is in flight");
-        if tokio::time::timeout(self.patience.drain, connections.shutdown()).await.is_err() {
-            tracing::warn!("some connections did not finish in time and were closed");
+    }
+
+    /// Accepts what is in the backlog: closing the socket would reset those connections.
+    async fn drain_backlog(&self, entrance: &Entrance) {
+        let ends = Instant::now() + backlog::DEADLINE;
+        let quiet = backlog::refuse_handshakes(&self.socket);
+        while let Ok(accepted) = tokio::time::timeout(quiet, self.socket.accept()).await {
+            self.admit(accepted, entrance).await;
+            if Instant::now() >= ends {
+                return;
+            }
+        }
+    }
+
+    async fn admit(&self, accepted: io::Result<(TcpStream, SocketAddr)>, entrance: &Entrance) {
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => return pause_after(&error).await,
+        };
+        match Arc::clone(&entrance.places).try_acquire_owned() {
+            Ok(place) => self.welcome(stream, self.connection(Peer(peer), entrance, place)),
+            Err(_) => self.turn_away(),
         }
     }
 
@@ -176,10 +244,11 @@ impl Listener {
         }
     }
 
-    fn connection(&self, peer: Peer, doors: &Doors, place: OwnedSemaphorePermit) -> Connection {
+    fn connection(&self, peer: Peer, entrance: &Entrance, place: OwnedSemaphorePermit) -> Connection {
         Connection {
             peer,
-            doors: doors.clone(),
+            doors: entrance.doors.clone(),
+            phase: entrance.phase.subscribe(),
             patience: self.patience,
             observe: self.observe.clone(),
             traffic: Arc::clone(&self.traffic),
@@ -187,7 +256,7 @@ impl Listener {
         }
     }
 
-    fn welcome(&self, stream: TcpStream, connection: Connection, watcher: Watcher) {
+    fn welcome(&self, stream: TcpStream, connection: Connection) {
         self.traffic.accepted.fetch_add(1, Ordering::Relaxed);
         // Answers are small and written at once; waiting to fill a packet only delays them.
         if let Err(error) = stream.set_nodelay(true) {
@@ -196,11 +265,11 @@ impl Listener {
         match &self.tls {
             None => {
                 let stream = Flowing::new(stream, connection.patience.unread);
-                drop(tokio::spawn(connection.serve_checks(stream, watcher)));
+                drop(tokio::spawn(connection.serve_checks(stream)));
             }
             Some(tls) => {
                 let tls = Arc::clone(&tls.get());
-                drop(tokio::spawn(connection.serve_tls(stream, tls, watcher)));
+                drop(tokio::spawn(connection.serve_tls(stream, tls)));
             }
         }
     }
@@ -211,14 +280,20 @@ impl Listener {
 struct Doors {
     app: App,
     router: Router,
-    /// At its end once nobody is waited for who has not asked yet.
-    closing: watch::Receiver<()>,
+}
+
+/// What a connection is given when it is accepted.
+struct Entrance {
+    doors: Doors,
+    places: Arc<Semaphore>,
+    phase: watch::Sender<Phase>,
 }
 
 /// What a connection needs for as long as it lasts.
 struct Connection {
     peer: Peer,
     doors: Doors,
+    phase: watch::Receiver<Phase>,
     patience: Patience,
     observe: Observe,
     traffic: Arc<Traffic>,
@@ -228,31 +303,30 @@ struct Connection {
 impl Connection {
     /// Answers checks; whatever else there is to do is hyper's. Its futures are large, and most connections wait, so
     /// they are made when there is something to do.
-    async fn serve_checks(
-        self,
-        mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        watcher: Watcher,
-    ) {
+    async fn serve_checks(self, mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let app = Some(&self.doors.app).filter(|app| self.observe.is_off() && app.checks_are_open());
         let direct = Direct { app, traffic: &self.traffic, silence: self.patience.head };
-        let Some(read) = direct.serve(&mut stream, self.doors.closing.clone()).await else { return };
+        let Some(read) = direct.serve(&mut stream, self.phase.clone()).await else {
+            let _ = stream.shutdown().await; // an error is a client that has closed the connection
+            return;
+        };
         // Without TLS nobody says which version it is to be.
         let is_http2 = read.starts_with(HTTP2);
         let stream = Rewound::new(read.freeze(), stream);
         match is_http2 {
-            true => Box::pin(self.serve_http2(stream, watcher)).await,
-            false => Box::pin(self.serve_http1(stream, watcher)).await,
+            true => Box::pin(self.serve_http2(stream)).await,
+            false => Box::pin(self.serve_http1(stream)).await,
         }
     }
 
-    async fn serve_tls(self, stream: TcpStream, tls: Arc<ServerConfig>, watcher: Watcher) {
+    async fn serve_tls(self, stream: TcpStream, tls: Arc<ServerConfig>) {
         let handshake = TlsAcceptor::from(tls).accept(Flowing::new(stream, self.patience.unread));
         // What a handshake needs is gone before the connection is served.
         match self.within(self.patience.handshake, Box::pin(handshake)).await {
             Some(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-                Box::pin(self.serve_http2(stream, watcher)).await;
+                Box::pin(self.serve_http2(stream)).await;
             }
-            Some(Ok(stream)) => self.serve_checks(stream, watcher).await,
+            Some(Ok(stream)) => self.serve_checks(stream).await,
             failed => {
                 self.traffic.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 if let Some(Err(error)) = failed {
@@ -264,42 +338,33 @@ impl Connection {
 
     /// What a client does before it asks anything; none where it takes too long, or the server stops.
     async fn within<T>(&self, patience: Duration, begin: impl Future<Output = T>) -> Option<T> {
-        let mut closing = self.doors.closing.clone();
         tokio::select! {
             biased;
             done = begin => Some(done),
-            _ = closing.changed() => None,
+            () = Phase::Closing.reached(self.phase.clone()) => None,
             () = tokio::time::sleep(patience) => None,
         }
     }
 
-    async fn serve_http1(
-        self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        watcher: Watcher,
-    ) {
-        let hangup = Hangup::default();
-        let mut connection = http1::Builder::new()
+    async fn serve_http1(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let (hangup, phase) = (Hangup::default(), self.phase.clone());
+        let connection = http1::Builder::new()
             .timer(TokioTimer::new())
+            // A client may close its side once its request is sent, and is answered.
+            .half_close(true)
             .header_read_timeout(self.patience.head)
             .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(
                 TokioIo::new(stream),
                 service_fn(|request| self.answer(request, &hangup, None)),
             );
-        // A request that was read already is begun before anybody looks whether the server stops, and finished then.
-        let begun = poll_fn(|context| Poll::Ready(Pin::new(&mut connection).poll(context))).await;
-        if begun.is_pending() {
-            until_hung_up(hangup.asked(), Box::pin(watcher.watch(connection))).await;
-        }
+        let stop = GracefulShutdown::new();
+        let connection = Box::pin(stop.watch(connection));
+        until_hung_up(hangup.asked(), connection, Phase::Closing.then(phase, stop)).await;
     }
 
-    async fn serve_http2(
-        self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        watcher: Watcher,
-    ) {
-        let (hangup, unread) = (Hangup::default(), Unread::default());
+    async fn serve_http2(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let (hangup, unread, phase) = (Hangup::default(), Unread::default(), self.phase.clone());
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(self.patience.head)
@@ -317,7 +382,9 @@ impl Connection {
                 () = unread.for_longer_than(self.patience.unread) => {}
             }
         };
-        until_hung_up(does_not_read, Box::pin(watcher.watch(connection))).await;
+        let stop = GracefulShutdown::new();
+        let connection = Box::pin(stop.watch(connection));
+        until_hung_up(does_not_read, connection, Phase::Grace.then(phase, stop)).await;
     }
 
     /// What becomes of a request. On the heap: a connection that is silent has no place for one.
@@ -390,14 +457,17 @@ async fn looked_at<F: Future<Output = Response>>(
 async fn until_hung_up(
     lost_patience: impl Future<Output = ()>,
     connection: Pin<Box<impl Future<Output = hyper::Result<()>>>>,
+    stop: impl Future<Output = ()>,
 ) {
     tokio::select! {
+        biased; // a request that was read already is begun first, and is in progress when the server stops
         ended = connection => {
             if let Err(error) = ended {
                 tracing::debug!(%error, "connection ended");
             }
         }
         () = lost_patience => tracing::info!("hung up on a client that does not read"),
+        () = stop => {}
     }
 }
 
@@ -461,14 +531,15 @@ mod tests {
         let app = App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned()));
         let connection = Connection {
             peer: Peer("127.0.0.1:1".parse().unwrap()),
-            doors: Doors { app, router: Router::new(), closing: watch::channel(()).1 },
+            doors: Doors { app, router: Router::new() },
+            phase: watch::Sender::new(Phase::Serving).subscribe(),
             patience: Patience::default(),
             observe: Observe::nothing(),
             traffic: Arc::default(),
             _place: place,
         };
         let stream = Flowing::new(stream, Duration::from_secs(30));
-        let served = connection.serve_checks(stream, GracefulShutdown::new().watcher());
+        let served = connection.serve_checks(stream);
         let size = size_of_val(&served);
         assert!(size <= 2_048, "{size} bytes");
     }

@@ -4,6 +4,8 @@
 //! the socket takes no more bytes          Flowing   HTTP/1 and HTTP/2
 //! the client gives no leave to send       Unread    HTTP/2, where it says so for each stream, and may read all others
 //! ```
+//!
+//! A connection is closed in two steps, so that the client can read its answer to the end ([`Flowing`]).
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -16,24 +18,46 @@ use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// Answers are handed out in pieces of this: a client that reads slowly is not one that does not read.
 const PIECE: usize = 64 << 10;
 
+/// How many bytes the kernel keeps for a client beyond what the client has room for. By default these are megabytes, and
+/// a client that does not read would be noticed only when they are full.
+const UNSENT_BYTES: u32 = 64 << 10;
+/// How long a connection that we have closed is read until its client closes it too.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Bounds what the kernel keeps unsent, for every connection that is accepted here.
+pub(super) fn bound_unsent_bytes(socket: &TcpListener) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES) {
+        tracing::debug!(%error, "no TCP_NOTSENT_LOWAT");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (socket, UNSENT_BYTES);
+}
+
 /// A stream on which writing does not stand still for longer than a given time.
+///
+/// Its shutdown ends our side of the connection and then discards what still arrives, until the client ends its side or
+/// [`LINGER`] is over. Dropped with unread bytes, the socket would send a reset, and the client's kernel would discard
+/// what it has of our answer.
 #[derive(Debug)]
 pub(super) struct Flowing {
     stream: TcpStream,
     patience: Duration,
     /// Runs while the socket takes nothing.
     still: Option<Pin<Box<Sleep>>>,
+    /// Runs once our side is closed.
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 impl Flowing {
     pub(super) const fn new(stream: TcpStream, patience: Duration) -> Self {
-        Flowing { stream, patience, still: None }
+        Flowing { stream, patience, still: None, linger: None }
     }
 
     fn moved<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -84,8 +108,26 @@ impl AsyncWrite for Flowing {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Flowing { stream, linger, .. } = self.get_mut();
+        let mut stream = Pin::new(stream);
+        let linger = match linger {
+            Some(linger) => linger,
+            None => {
+                ready!(stream.as_mut().poll_shutdown(context))?;
+                linger.insert(Box::pin(sleep(LINGER)))
+            }
+        };
+        // The timer first: a client that sends on and on is not read on and on.
+        while linger.as_mut().poll(context).is_pending() {
+            let mut discarded = [0; 4 << 10];
+            let mut buffer = ReadBuf::new(&mut discarded);
+            match ready!(stream.as_mut().poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {}
+                _ => break,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -211,6 +253,34 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_kernel_keeps_few_unsent_bytes_for_an_accepted_connection() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        bound_unsent_bytes(&socket);
+        let _client = TcpStream::connect(socket.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = socket.accept().await.unwrap();
+        assert_eq!(socket2::SockRef::from(&accepted).tcp_notsent_lowat().unwrap(), UNSENT_BYTES);
+    }
+
+    #[tokio::test]
+    async fn a_shutdown_reads_what_the_client_still_sends_and_ends_when_the_client_does() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(socket.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = socket.accept().await.unwrap();
+        let mut flowing = Flowing::new(accepted, PATIENCE);
+        flowing.write_all(b"answer").await.unwrap();
+        client.write_all(&[7; 100_000]).await.unwrap();
+        let closed = tokio::spawn(async move { flowing.shutdown().await });
+        client.write_all(b"more").await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.expect("no reset");
+        assert_eq!(answer, "answer");
+        client.shutdown().await.unwrap();
+        closed.await.unwrap().unwrap();
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_nobody_takes_is_noticed_and_one_that_was_taken_is_forgotten() {

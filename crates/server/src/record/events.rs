@@ -2,19 +2,30 @@
 //!
 //! Publishing puts an event into a short memory and into a channel with a bound. A listener that falls behind by more
 //! than the channel holds has lost something and is let go; it may come back and say what it saw last.
+//!
+//! The number of listeners has a bound too. The kernels on both sides take some hundred kilobytes for a client that does
+//! not read, so it may look like one that does for a long time. When all places are taken, a new listener therefore gets
+//! the place of another that has had it for [`TENURE`]: of one that is behind if there is one, else of the oldest. A client
+//! that reads comes back with what it saw last and misses nothing.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::body::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{Notify, broadcast, watch};
+use tokio::time::Instant;
 
 /// The most listeners there may be.
 pub(crate) const MOST_LISTENERS: usize = 256;
+/// A listener that is found behind more often, at intervals of a second, and takes no event in between, does not read.
+const MAX_TIMES_BEHIND: u32 = 30;
+/// For how long a listener keeps its place in any case.
+const TENURE: Duration = Duration::from_secs(30);
 /// How far behind a listener may be, and how much one that comes back may have missed.
 const REMEMBERED: usize = 512;
 
@@ -67,6 +78,9 @@ pub(crate) struct Hub {
 #[derive(Debug)]
 struct Place {
     seen: AtomicU64,
+    since: Instant,
+    /// How often it was found behind since it last took an event.
+    behind: AtomicU32,
     hangup: Hangup,
 }
 
@@ -138,14 +152,16 @@ impl Hub {
     }
 
     /// A new listener, who saw everything up to `last`, or nothing of the past where that is not given. None when
-    /// there are too many.
+    /// there are too many, all of them new.
     pub(crate) fn listen(self: &Arc<Self>, last: Option<u64>, hangup: Hangup) -> Option<Listener> {
         let recent = self.recent.lock();
         let newest = recent.back().map_or(0, |event| event.id);
-        let place = Arc::new(Place { seen: AtomicU64::new(newest), hangup });
+        let (seen, behind) = (AtomicU64::new(newest), AtomicU32::new(0));
+        let place = Arc::new(Place { seen, since: Instant::now(), behind, hangup });
         let mut listeners = self.listeners.lock();
         if listeners.len() >= MOST_LISTENERS {
-            return None;
+            let replaced = replaceable(&listeners)?;
+            listeners.remove(replaced).hangup.now();
         }
         listeners.push(Arc::clone(&place));
         let missed = match last {
@@ -156,16 +172,23 @@ impl Hub {
         Some(Listener { hub: Arc::clone(self), place, missed, receiver, closed })
     }
 
-    /// Hangs up on those who have not read for so long that they have lost something.
+    /// Disconnects the listeners that take no events. Called once a second.
     pub(crate) fn drop_stragglers(&self) {
         let newest = self.recent.lock().back().map_or(0, |event| event.id);
-        let far_behind = newest.saturating_sub(u64::try_from(REMEMBERED).unwrap_or(u64::MAX));
         for place in self.listeners.lock().iter() {
-            if place.seen.load(Ordering::Relaxed) < far_behind {
+            if place.seen.load(Ordering::Relaxed) < newest
+                && place.behind.fetch_add(1, Ordering::Relaxed) >= MAX_TIMES_BEHIND
+            {
                 place.hangup.now();
             }
         }
     }
+}
+
+/// Which of the listeners, in the order of their coming, gives its place to a new one.
+fn replaceable(listeners: &[Arc<Place>]) -> Option<usize> {
+    let tenured = listeners.iter().enumerate().filter(|(_, place)| place.since.elapsed() >= TENURE);
+    tenured.min_by_key(|(_, place)| place.seen.load(Ordering::Relaxed)).map(|(number, _)| number)
 }
 
 impl Listener {
@@ -180,6 +203,7 @@ impl Listener {
             heard = self.receiver.recv() => heard.ok()?,
         };
         self.place.seen.store(event.id, Ordering::Relaxed);
+        self.place.behind.store(0, Ordering::Relaxed);
         Some(event)
     }
 }
@@ -192,6 +216,8 @@ impl Drop for Listener {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     fn text(event: Option<Arc<Event>>) -> Option<String> {
@@ -222,14 +248,79 @@ mod tests {
         for n in 0..=REMEMBERED {
             hub.publish(Kind::Stats, &n);
         }
-        hub.drop_stragglers();
-        hangup.asked().await;
+        (0..=MAX_TIMES_BEHIND).for_each(|_| hub.drop_stragglers());
+        assert!(is_hung_up(&hangup));
         assert!(deaf.next().await.is_none());
         assert_eq!(hub.recent.lock().len(), REMEMBERED);
     }
 
-    #[test]
-    fn there_is_room_for_so_many_and_a_place_is_free_again() {
+    #[tokio::test]
+    async fn a_listener_that_takes_events_slowly_is_kept_and_one_that_takes_none_is_not() {
+        let hub = Arc::new(Hub::new());
+        let [slow, deaf] = [Hangup::default(), Hangup::default()];
+        let mut reads = hub.listen(None, slow.clone()).unwrap();
+        let _does_not = hub.listen(None, deaf.clone()).unwrap();
+        (0..3).for_each(|n| hub.publish(Kind::Stats, &n));
+        for _ in 0..2 {
+            assert!(!is_hung_up(&deaf));
+            reads.next().await.unwrap();
+            (0..MAX_TIMES_BEHIND).for_each(|_| hub.drop_stragglers());
+        }
+        assert!(is_hung_up(&deaf) && !is_hung_up(&slow));
+    }
+
+    fn full(hub: &Arc<Hub>) -> Vec<(Listener, Hangup)> {
+        let listen = |_| {
+            let hangup = Hangup::default();
+            (hub.listen(None, hangup.clone()).unwrap(), hangup)
+        };
+        (0..MOST_LISTENERS).map(listen).collect()
+    }
+
+    fn is_hung_up(hangup: &Hangup) -> bool {
+        hangup.asked().now_or_never().is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_listener_gets_the_place_of_one_that_does_not_read() {
+        let hub = Arc::new(Hub::new());
+        let mut all = full(&hub);
+        hub.publish(Kind::Stats, &1);
+        for (number, (listener, _)) in all.iter_mut().enumerate() {
+            if number != 7 {
+                listener.next().await.unwrap();
+            }
+        }
+        assert!(hub.listen(None, Hangup::default()).is_none(), "all are new");
+        tokio::time::advance(TENURE).await;
+        let mut late = hub.listen(None, Hangup::default()).expect("a place");
+        let hung_up: Vec<usize> = (0..all.len()).filter(|number| is_hung_up(&all[*number].1)).collect();
+        assert_eq!(hung_up, [7], "the one that has not read");
+        hub.publish(Kind::Stats, &2);
+        assert!(late.next().await.is_some());
+        drop(all);
+        assert_eq!(hub.listeners.lock().len(), 1, "the place that was given away is not freed twice");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_listeners_that_all_read_the_oldest_makes_room_and_comes_back_with_what_it_saw() {
+        let hub = Arc::new(Hub::new());
+        let mut oldest = hub.listen(None, Hangup::default()).unwrap();
+        tokio::time::advance(TENURE).await;
+        let others: Vec<Listener> =
+            (1..MOST_LISTENERS).map(|_| hub.listen(None, Hangup::default()).unwrap()).collect();
+        hub.publish(Kind::Stats, &1);
+        let seen = oldest.next().await.unwrap().id;
+        let new = hub.listen(None, Hangup::default()).expect("the place of the oldest");
+        assert!(hub.listen(None, Hangup::default()).is_none(), "the others are new");
+        hub.publish(Kind::Stats, &2);
+        drop((others, new));
+        let mut back = hub.listen(Some(seen), Hangup::default()).unwrap();
+        assert_eq!(back.next().await.unwrap().id, seen + 1);
+    }
+
+    #[tokio::test]
+    async fn there_is_room_for_so_many_and_a_place_is_free_again() {
         let hub = Arc::new(Hub::new());
         let mut all: Vec<Listener> =
             (0..MOST_LISTENERS).map(|_| hub.listen(None, Hangup::default()).unwrap()).collect();

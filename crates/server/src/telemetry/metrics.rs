@@ -117,7 +117,11 @@ fn store(app: &App, out: &mut Out<'_>) -> fmt::Result {
                 "Buckets forgotten because they were as good as new",
                 stats.dropped,
             )?;
-            out.counter("tollgate_overflowed", "Charges counted together for want of room", stats.overflowed)
+            out.counter(
+                "tollgate_overflowed",
+                "Decisions on new keys that were counted together because the store is full, allowed or refused",
+                stats.overflowed,
+            )
         }
         any => any.redis().map_or(Ok(()), |redis| over_redis(app, redis, out)),
     }

@@ -76,11 +76,15 @@ async fn check(limiter: &Limiter<Away>) -> Answer {
 }
 
 #[tokio::test]
-async fn open_lets_pass_without_numbers_and_says_so() {
+async fn open_lets_pass_with_the_numbers_of_a_full_limit_and_says_so() {
     let limiter = limiter("rules: [{ key: 'user:{user_id}', limit: 1/s }]");
     for _ in 0..3 {
         let answer = check(&limiter).await;
-        assert_eq!((answer.outcome(), answer.limit(), answer.rule()), (Outcome::Allowed, None, None));
+        assert_eq!((answer.outcome(), answer.rule()), (Outcome::Allowed, Some("user:{user_id} 1s")));
+        assert_eq!(
+            (answer.limit(), answer.remaining(), answer.reset_after()),
+            (Some(1), Some(1), Micros::ZERO)
+        );
         let degraded = answer.degraded().expect("it was");
         assert_eq!((degraded.policy, degraded.reason), (FailurePolicy::Open, "timeout"));
     }

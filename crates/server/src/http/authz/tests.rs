@@ -103,6 +103,12 @@ async fn a_status_may_be_disguised_and_the_true_one_is_told() {
     banned.push(("x-user", "666"));
     let (status, headers, _) = ask(&app, LOCAL, "/v1/authz?deny_status=401", &banned).await;
     assert_eq!((status.as_u16(), &headers["tollgate-status"]), (401, &"403".parse().unwrap()));
+    assert_eq!(headers["x-ratelimit-limit"], "0");
+    assert_eq!(headers["x-ratelimit-remaining"], "0");
+    assert!(
+        !headers.contains_key("x-ratelimit-reset") && !headers.contains_key("retry-after"),
+        "{headers:?}"
+    );
     for query in ["?deny_status=200", "?deny_status=x", "?denystatus=403"] {
         let (status, _, body) = ask(&app, LOCAL, &format!("/v1/authz{query}"), &banned).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}: {body}");

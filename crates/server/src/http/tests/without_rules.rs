@@ -140,14 +140,23 @@ async fn a_closed_rule_without_its_store_is_503_with_retry_after() {
     let (status, headers, body) = served.send("POST /v1/check", "{}").await;
     assert_eq!((status, &headers["retry-after"]), (StatusCode::SERVICE_UNAVAILABLE, &"1".parse().unwrap()));
     assert_eq!(body["degraded"]["policy"], "closed");
+    assert_eq!(headers["x-ratelimit-limit"], "5");
+    assert_eq!(headers["x-ratelimit-remaining"], "0");
+    assert_eq!(headers["ratelimit"], r#""strict";r=0"#);
+    assert!(!headers.contains_key("x-ratelimit-reset"), "{headers:?}");
     let (status, headers, problem) = served.send("POST /v1/refund", "{}").await;
     assert_eq!(
         (status, &problem["title"]),
         (StatusCode::SERVICE_UNAVAILABLE, &json!("the store gave no answer"))
     );
     assert!(headers.contains_key("retry-after"));
-    let open = served.ok("POST /v1/check", KEY).await;
+    let (status, headers, open) = served.send("POST /v1/check", KEY).await;
+    assert_eq!(status, StatusCode::OK);
     assert_eq!(open["degraded"]["policy"], "open", "without a rule nobody says closed");
+    let limit = open["limit"].to_string();
+    assert_eq!((&open["remaining"], &open["reset_after_ms"]), (&open["limit"], &json!(0)));
+    assert_eq!(headers["x-ratelimit-limit"], limit);
+    assert_eq!(headers["x-ratelimit-remaining"], limit);
     let stats = served.ok("GET /v1/stats", "").await;
     assert_eq!((&stats["store"]["up"], &stats["totals"]["degraded"]), (&json!(false), &json!(2)));
     let report = served.ok("POST /v1/explain", "{}").await;

@@ -30,7 +30,7 @@ use tollgate_core::{Hit, Mark, Micros, Timestamp, Verdict, Verdicts};
 use self::limits::Limits;
 use self::notes::Notes;
 use self::packed::Content;
-use self::shard::{KeyHash, Shard, ShardBounds};
+use self::shard::{KeyHash, Shard, ShardBounds, Wide};
 use super::{Due, NoteName, Store, StoreError, window};
 use crate::clock::Clock;
 use crate::reserve::ReservationId;
@@ -42,6 +42,8 @@ const MOST_SHARDS: usize = 1_024;
 /// The longest pause between two tries at a lock before the thread goes to sleep on it; what the lock guards
 /// takes tens of nanoseconds.
 const MOST_PAUSES: u32 = 64;
+/// A store that stays full says so in the log this often.
+const LOG_INTERVAL: Micros = Micros::new(60_000_000);
 
 /// How much a [`MemoryStore`] may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +70,7 @@ pub struct MemoryStats {
     pub bytes: usize,
     /// Buckets dropped because they were as good as new.
     pub dropped: u64,
-    /// Charges counted in an overflow bucket for want of room.
+    /// Decisions on new keys that an overflow bucket made, because the store is or was full; refusals included.
     pub overflowed: u64,
     /// States shifted because the clock went back by more than a second.
     pub clock_steps: u64,
@@ -122,8 +124,27 @@ impl Hasher for Both {
 #[repr(align(64))]
 struct Padded(Mutex<Shard>);
 
-/// The overflow bucket of each rule that has one, by the hash of the rule's part of the key.
-type Overflow = HashMap<u128, State, RandomState>;
+/// Where keys are counted for which there is no room.
+#[derive(Debug, Default)]
+struct Overflow {
+    /// The overflow bucket of each rule that has one, by the hash of the rule's part of the key.
+    buckets: HashMap<u128, Wide, RandomState>,
+    /// When the log last said that the store is full.
+    logged: Option<Timestamp>,
+}
+
+impl Overflow {
+    /// Logs that the store is full, unless the log has said so a short time ago.
+    fn log_full(&mut self, now: Timestamp) {
+        if self.logged.is_none_or(|logged| logged.after(LOG_INTERVAL) <= now) {
+            self.logged = Some(now);
+            tracing::warn!(
+                "the store is full: new keys of a rule share one bucket, and some are refused early; give the store more \
+                 memory, or find out who makes up keys"
+            );
+        }
+    }
+}
 
 /// What is done to the buckets of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -155,15 +155,17 @@ impl MemoryStore {
             return (None, Home::New);
         }
         let overflow = overflow.get_or_insert_with(|| self.overflow.lock());
-        let name = self.overflow_hash(hit);
-        if self.clock.lets_forget()
-            && let Some(state) = overflow.get(&name)
-            && state.is_as_good_as_new(hit.limit, now, window(hit, hit.limit))
-        {
-            overflow.remove(&name);
+        if has_room {
+            // Those of all rules: the rule of one may have been renamed or removed.
+            overflow.buckets.retain(|_, bucket| !self.as_good_as_new(Packed::EMPTY, Some(bucket), now));
+        } else {
+            overflow.log_full(now);
         }
-        self.overflowing.store(!has_room || !overflow.is_empty(), Ordering::Release);
-        (overflow.get(&name).cloned(), if has_room { Home::New } else { Home::Overflow })
+        self.overflowing.store(!has_room || !overflow.buckets.is_empty(), Ordering::Release);
+        let state = overflow.buckets.get(&self.overflow_hash(hit)).map(|bucket| bucket.state.clone());
+        // A key with room that is refused for what the overflow bucket has used is refused because the store was full.
+        shard.overflowed += u64::from(!has_room || state.is_some());
+        (state, if has_room { Home::New } else { Home::Overflow })
     }
 
     /// Writes a bucket back, if it changed, and returns what was borrowed.
@@ -203,9 +205,8 @@ impl MemoryStore {
             (Home::New, Some(packed)) => shard.insert(hash, NewState::Narrow(packed)),
             (Home::New, None) => shard.insert(hash, NewState::Wide(Wide::new(state, hit.limit))),
             (Home::Overflow, _) => {
-                shard.overflowed += 1;
                 let overflow = overflow.get_or_insert_with(|| self.overflow.lock());
-                overflow.insert(self.overflow_hash(hit), state);
+                overflow.buckets.insert(self.overflow_hash(hit), Wide::new(state, hit.limit));
             }
         }
     }

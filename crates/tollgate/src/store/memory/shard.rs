@@ -78,7 +78,7 @@ pub(super) struct Rest {
     /// States that were as good as new and were dropped.
     pub(super) dropped: u64,
     pub(super) clock_steps: u64,
-    /// Charges that an overflow bucket took for a key without a place of its own.
+    /// Decisions that an overflow bucket made for a new key.
     pub(super) overflowed: u64,
 }
 

@@ -6,6 +6,7 @@ use tollgate_core::algorithm::Demand;
 use tollgate_core::{Descriptor, Enforcement, KeyPattern, Limit, Space, Timestamp, Verdict};
 
 use super::*;
+use crate::sync::Ordering;
 
 fn now<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -78,6 +79,46 @@ fn keys_without_room_share_one_bucket_that_refuses_when_it_is_empty() {
     let rule = Rule::new("1/min burst 3", &forgetful(), small(10));
     let admitted = (0..1_000).filter(|n| rule.check(&format!("key {n}"), 1)).count();
     assert_eq!(admitted, 10 + 3, "ten with a place of their own, three in the overflow bucket");
+}
+
+#[test]
+fn every_decision_on_a_key_without_room_is_counted_refusals_included() {
+    let rule = Rule::new("1/min burst 3", &forgetful(), small(10));
+    let admitted = (0..1_000).filter(|n| rule.check(&format!("key {n}"), 1)).count();
+    assert_eq!(admitted, 10 + 3);
+    assert_eq!(rule.store.stats().overflowed, 1_000 - 10);
+    rule.check("key 0", 1);
+    assert_eq!(rule.store.stats().overflowed, 1_000 - 10, "a key with a place of its own");
+}
+
+/// One of two shards is full first. New keys of the other one begin with what the overflow bucket has used.
+#[test]
+fn a_key_with_room_that_is_refused_by_the_overflow_bucket_is_counted_too() {
+    let clock = forgetful();
+    let mut rule = Rule::new("1/d", &clock, small(1));
+    rule.store = MemoryStore::with_shards(clock, small(400), 2);
+    let admitted = (0..1_000).filter(|n| rule.check(&format!("key {n}"), 1)).count();
+    let stats = rule.store.stats();
+    assert_eq!(admitted, stats.buckets + 1, "one in the overflow bucket: {stats:?}");
+    assert_eq!(stats.overflowed, 1_000 - stats.buckets as u64, "{stats:?}");
+}
+
+/// Issue 16: the old name's overflow bucket was never looked at again, and the flag stayed set.
+#[test]
+fn the_overflow_bucket_of_a_renamed_rule_is_dropped_once_it_is_full() {
+    let clock = forgetful();
+    let mut rule = Rule::new("1/min burst 3", &clock, small(10));
+    for n in 0..20 {
+        rule.check(&format!("early {n}"), 1);
+    }
+    assert!(rule.store.overflowing.load(Ordering::Acquire));
+    rule.space = Space::new(&["renamed"], KeyPattern::parse("user:{user_id}").unwrap(), 64);
+    clock.advance(Micros::new(600_000_000)); // the early ones and the overflow bucket are full
+    for n in 0..5 {
+        assert_eq!(rule.ask(&format!("late {n}"), 1, Operation::Charge).remaining, 2);
+    }
+    assert!(rule.store.overflow.lock().buckets.is_empty());
+    assert!(!rule.store.overflowing.load(Ordering::Acquire));
 }
 
 #[test]
