@@ -93,7 +93,7 @@ async fn keeps_history(book: &RuleBook, plain_sql: &str) {
     let Err(BookError::Conflict { version: 1, yours: Some(yours), theirs: Some(theirs), .. }) = late else {
         panic!("{late:?}")
     };
-    assert_eq!((yours.key_pattern.as_str(), theirs.rate_per_second), ("global", Some(20)));
+    assert_eq!((yours.key_pattern.as_str(), theirs.rate_per_second), ("global", Some(20.into())));
     assert!(matches!(book.remove("ann", added.rule_id, 1).await, Err(BookError::Conflict { .. })));
     // Off and on again keeps the mode; what is so already is no change.
     assert_eq!(book.disable("cy", added.rule_id).await.unwrap().draft().mode.as_deref(), Some("off"));
