@@ -43,13 +43,15 @@ impl Batch {
 impl ViolationLog {
     /// Writes a batch. After an error it may be tried again: nothing is written twice.
     pub(super) async fn insert(&self, batch: &Batch) -> Result<(), DatabaseError> {
+        self.database.verify()?;
         let written = match self.database.pool() {
             #[cfg(feature = "sqlite")]
             Pool::Sqlite(pool) => sqlite::insert(pool, batch).await,
             #[cfg(feature = "postgres")]
             Pool::Postgres(pool) => postgres::insert(pool, batch).await,
         };
-        written.map_err(|source| self.database.error(source))
+        written.map_err(|source| self.database.error(source))?;
+        self.database.verify()
     }
 }
 
