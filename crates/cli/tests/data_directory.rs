@@ -47,6 +47,13 @@ fn used() -> (Scratch, PathBuf) {
     (scratch, data)
 }
 
+/// Deletes the database with its logs.
+fn delete(data: &Path) {
+    for name in ["tollgate.db", "tollgate.db-wal", "tollgate.db-shm"] {
+        let _ = fs::remove_file(data.join(name));
+    }
+}
+
 #[test]
 fn an_empty_database_is_refused_and_begins_anew_once_it_is_deleted() {
     let (_scratch, data) = used();
@@ -55,12 +62,14 @@ fn an_empty_database_is_refused_and_begins_anew_once_it_is_deleted() {
     let told = refusal(&mut tollgate(), &data);
     assert!(told.contains("tollgate.db: it is empty (0 bytes)") && told.contains("delete it"), "{told}");
     assert_eq!(fs::metadata(&database).unwrap().len(), 0, "it was left as it is");
-    fs::remove_file(&database).unwrap();
+    delete(&data);
     let served = serve(&data);
     assert!(served.greeting.contains("a starter set"), "{}", served.greeting);
     served.stop();
-    let left: Vec<_> = fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["tollgate.db"]);
+    for entry in fs::read_dir(&data).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(name.starts_with("tollgate.db"), "{name} was left behind");
+    }
     assert_eq!(fs::metadata(database).unwrap().mode() & 0o777, 0o600);
 }
 
@@ -71,18 +80,23 @@ fn a_file_that_is_not_a_database_and_a_log_without_one_are_refused() {
     fs::write(&database, "rules: []\n".repeat(1_000)).unwrap();
     let told = refusal(&mut tollgate(), &data);
     assert!(told.contains("it is not an SQLite database, or it is damaged; restore it"), "{told}");
-    fs::remove_file(&database).unwrap();
+    delete(&data);
     fs::write(data.join("tollgate.db-wal"), "frames").unwrap();
     let told = refusal(&mut tollgate(), &data);
-    assert!(told.contains("it is missing, but its log") && told.contains("delete the log too"), "{told}");
+    assert!(
+        told.contains("it is missing, but its log is there") && told.contains("delete the log too"),
+        "{told}"
+    );
     assert!(!database.exists());
 }
 
 #[test]
 fn writes_to_a_database_that_was_deleted_replaced_or_emptied_are_refused() {
-    for (what, told) in
-        [("deleted", "deleted or moved"), ("replaced", "replaced by another"), ("emptied", "empty")]
-    {
+    for (what, told, way_out) in [
+        ("deleted", "deleted or moved", "put the file back or restore it"),
+        ("replaced", "replaced by another", "restart tollgate"),
+        ("emptied", "it is empty", "restore it from a backup"),
+    ] {
         let (_scratch, data) = used();
         let database = data.join("tollgate.db");
         let served = serve(&data);
@@ -98,7 +112,7 @@ fn writes_to_a_database_that_was_deleted_replaced_or_emptied_are_refused() {
         }
         let answer = served.post("/v1/rules", r#"{"name": "after", "key": "global", "limit": "7/s"}"#);
         assert!(answer.starts_with("HTTP/1.1 503"), "{what}: {answer}");
-        assert!(answer.contains(told) && answer.contains("start"), "{what}: {answer}");
+        assert!(answer.contains(told) && answer.contains(way_out), "{what}: {answer}");
         // Decisions go on with the rules there are.
         let check = served.post("/v1/check", r#"{"attributes": {"user_id": "42"}}"#);
         assert!(check.starts_with("HTTP/1.1 200"), "{what}: {check}");
@@ -134,7 +148,7 @@ fn a_data_directory_that_cannot_be_written_is_named() {
     assert!(told.contains(&named) && told.contains("it cannot be written: Permission denied"), "{told}");
 
     // Nothing is there yet, and nothing can be made.
-    fs::remove_file(data.join("tollgate.db")).unwrap();
+    delete(&data);
     mode(&data, 0o555);
     let told = refusal(&mut unprivileged(), &data);
     assert!(told.contains(&named) && told.contains("Permission denied"), "{told}");

@@ -197,7 +197,7 @@ fn rates_with_decimals_survive_export_and_import(url: &str) {
     good(&on(url, &["import", exported.to_str().unwrap(), "--replace"]));
     assert_eq!(rate(), ("0.5".to_owned(), Some(50), None));
     let newest = json_lines(&good(&on(url, &["history", "--json"]))).remove(0);
-    let undone = good(&on(url, &["undo", &newest["history_id"].to_string()]));
+    let undone = good(&on(url, &["undo", &newest["id"].to_string()]));
     assert!(undone.contains("limit: 5/2s burst 50"), "{undone}");
     assert_eq!(rate().0, "2.5");
 }

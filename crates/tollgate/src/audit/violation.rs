@@ -91,8 +91,8 @@ impl Violation {
     }
 }
 
-/// What a bucket has left. Of a token bucket with decimals, which round down: it is full after `reset_after`, so that time's
-/// refill, which is a little more than its debt, is what it lacks.
+/// The tokens a bucket has left. Those of a token bucket have decimals: it lacks what refills within `reset_after`. That
+/// wait is rounded up to a microsecond, so the tokens are rounded down.
 fn tokens(limit: Option<&Limit>, verdict: &Verdict) -> Decimal {
     const MILLION: u128 = 1_000_000;
     let whole = u128::from(verdict.remaining) * MILLION;

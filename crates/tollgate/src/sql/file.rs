@@ -40,12 +40,12 @@ impl fmt::Display for FileProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FileProblem::Empty => f.write_str(
-                "it is empty (0 bytes), as after a copy that failed; restore it from a backup, or delete it to begin \
-                 with a new database",
+                "it is empty (0 bytes), as after a copy that failed; restore it from a backup, or delete it and the files \
+                 with `-wal` and `-shm` after its name to begin with a new database",
             ),
             FileProblem::LogOnly => f.write_str(
-                "it is missing, but its log (the same name with `-wal`) is there; restore the database from a backup, \
-                 or delete the log too to begin with a new database",
+                "it is missing, but its log is there, the file with `-wal` after its name; restore the database from a \
+                 backup, or delete the log too to begin with a new database",
             ),
             FileProblem::NotADatabase => f.write_str(
                 "it is not an SQLite database, or it is damaged; restore it from a backup, or name another file",
