@@ -199,7 +199,7 @@ mod tests {
     fn a_rate_too_fine_for_its_burst_is_refused_with_the_nearest_that_is_not() {
         for (rate, burst, nearest) in [
             ("0.123457", 10_000, "0.123456"),
-            ("0.123457", 10_000_000, "0.125"),
+            ("0.123457", 10_000_000, "0.1232"),
             ("0.000001", 9_008, "0.000002"),
         ] {
             let row = RuleRow {
