@@ -6,13 +6,27 @@ use tollgate::audit::{
     Fate, MAX_TEXT, Pseudonyms, Retention, ViolationFilter, ViolationLog, ViolationPage, Writer,
     WriterOptions,
 };
-use tollgate::{Descriptor, Micros};
+use tollgate::sql::{Database, Pool};
+use tollgate::{Bounds, Clock, Descriptor, Limiter, MemoryStore, Micros, Timestamp, Violations, rules};
 
-use crate::databases::on_both;
+use crate::databases::{Fresh, on_both};
 use crate::recorded::{PATIENCE, Recorded, in_the_table, request, until};
 
 fn all() -> ViolationFilter {
     ViolationFilter { limit: 1_000, ..ViolationFilter::default() }
+}
+
+/// The log with what identifies a caller hashed.
+fn hashed(fresh: &Fresh) -> ViolationLog {
+    ViolationLog::new(fresh.database.clone()).with_pseudonyms(Pseudonyms::new(b"0123456789abcdef").unwrap())
+}
+
+async fn text(database: &Database, sql: &'static str) -> String {
+    match database.pool() {
+        Pool::Sqlite(pool) => sqlx::query_scalar(sql).fetch_one(pool).await,
+        Pool::Postgres(pool) => sqlx::query_scalar(sql).fetch_one(pool).await,
+    }
+    .unwrap()
 }
 
 /// The bucket keys of a page, in order.
@@ -37,7 +51,54 @@ on_both! {
         assert_eq!(newest.ip_address.as_deref(), Some("203.0.113.7"));
         assert_eq!(newest.endpoint.as_deref(), Some("/api/search"));
         assert_eq!(newest.requested_at, recorded.clock.now());
-        assert_eq!((newest.tokens_at_time, newest.rule_id, newest.rule_name.as_str()), (0, None, "user"));
+        assert_eq!((newest.rule_id, newest.rule_name.as_str()), (None, "user"));
+        assert_eq!(newest.tokens_at_time, "0.000277".parse().unwrap(), "one second of an hour");
+    }
+
+    async fn tokens_have_decimals_and_what_is_not_an_address_is_kept_and_found(fresh: Fresh) {
+        let clock = Clock::manual(Timestamp::from_micros(1_794_744_000_500_000));
+        let rules = "rules: [{ name: all, key: global, limit: 1/s burst 5 }]";
+        let store = MemoryStore::with(clock.clone(), Bounds::default());
+        let violations = Violations::with_room(100);
+        let limiter = Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store);
+        let limiter = limiter.with_violations(violations.clone());
+        assert!(limiter.check(&Descriptor::new(), 5).await.allowed());
+        let addresses = ["203.0.113.7", "2001:db8::1", "unix", "10.0.0.0/8", "fe80::1%eth0", ""];
+        let second = Micros::new(1_000_000);
+        clock.advance(Micros::new(1_500_000));
+        for address in addresses {
+            clock.advance(second); // one row each
+            clock.advance(Micros::new(1)); // and no whole number of tokens
+            assert!(!limiter.check(&Descriptor::new().with("ip", address), 100).await.allowed());
+        }
+        for log in [ViolationLog::new(fresh.database.clone()), hashed(&fresh)] {
+            let options = WriterOptions { clock: clock.clone(), ..WriterOptions::default() };
+            let writer = Writer::start(violations.clone(), log.clone(), options);
+            let stats = writer.shutdown(PATIENCE).await;
+            assert_eq!((stats.pending, stats.dropped), (0, 0));
+            for address in addresses {
+                let found = log.find(&ViolationFilter { ip: Some(address.to_owned()), ..all() }).await.unwrap();
+                assert_eq!(found.violations.len(), 1, "{address}");
+            }
+            // Once more, to be written as hashes.
+            for address in addresses {
+                clock.advance(second);
+                assert!(!limiter.check(&Descriptor::new().with("ip", address), 100).await.allowed());
+            }
+        }
+        let found = ViolationLog::new(fresh.database.clone()).find(&all()).await.unwrap().violations;
+        let tokens: Vec<_> = found.iter().rev().map(|found| found.violation.tokens_at_time.to_string()).collect();
+        assert_eq!(tokens[..4], ["2.500001", "3.500002", "4.500003", "5"]);
+        let addresses: Vec<_> = found.iter().rev().map(|found| found.violation.ip_address.as_deref().unwrap()).collect();
+        assert_eq!(addresses[..6], ["203.0.113.7", "2001:db8::1", "unix", "10.0.0.0/8", "fe80::1%eth0", ""]);
+        assert!(addresses[6..].iter().all(|hash| hash.len() == 64), "{addresses:?}");
+        let whole = "SELECT CAST(count(*) AS TEXT) FROM rate_limit_violation WHERE tokens_at_time > 2.5 AND tokens_at_time < 2.6";
+        assert_eq!(text(&fresh.database, whole).await, "1");
+        if fresh.postgres.is_some() {
+            let typed = "SELECT string_agg(host(ip_address), ' ' ORDER BY requested_at) FROM rate_limit_violation \
+                         WHERE ip_address <<= inet '203.0.113.0/24' OR family(ip_address) = 6";
+            assert_eq!(text(&fresh.database, typed).await, "203.0.113.7 2001:db8::1");
+        }
     }
 
     async fn violations_are_found_by_who_where_what_and_when(fresh: Fresh) {

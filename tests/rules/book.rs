@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
 use tollgate::rules::{self, BookError, Edit, RuleBook, RuleRow, RuleSource};
-use tollgate::sql::Database;
+use tollgate::sql::{Database, Pool};
 use tollgate_core::Draft;
 use tollgate_tests::postgres::Postgres;
 use tollgate_tests::scratch::Scratch;
@@ -93,7 +93,7 @@ async fn keeps_history(book: &RuleBook, plain_sql: &str) {
     let Err(BookError::Conflict { version: 1, yours: Some(yours), theirs: Some(theirs), .. }) = late else {
         panic!("{late:?}")
     };
-    assert_eq!((yours.key_pattern.as_str(), theirs.rate_per_second), ("global", Some(20)));
+    assert_eq!((yours.key_pattern.as_str(), theirs.rate_per_second), ("global", Some(20.into())));
     assert!(matches!(book.remove("ann", added.rule_id, 1).await, Err(BookError::Conflict { .. })));
     // Off and on again keeps the mode; what is so already is no change.
     assert_eq!(book.disable("cy", added.rule_id).await.unwrap().draft().mode.as_deref(), Some("off"));
@@ -166,6 +166,29 @@ async fn of_two_who_edit_the_same_version_one_wins() {
     }
     assert_eq!(winners, 1);
     assert_eq!(book.history(None, 99).await.unwrap().len(), 2);
+    book.database().close().await;
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_a_change_and_says_so() {
+    let (book, _, folder) = sqlite().await;
+    let Pool::Sqlite(pool) = book.database().pool() else { panic!("this is SQLite") };
+    let mut connections = Vec::new();
+    for _ in 0..pool.options().get_max_connections() {
+        let mut connection = pool.acquire().await.unwrap();
+        sqlx::query("PRAGMA max_page_count = 1").execute(&mut *connection).await.unwrap(); // no more than there are
+        connections.push(connection);
+    }
+    drop(connections);
+    let rule = |number: u32| Draft {
+        name: Some(format!("rule {number}")),
+        description: Some("x".repeat(10_000)),
+        ..draft("{ key: global, limit: 1/s }")
+    };
+    let error = book.apply("me", (0..20).map(|number| Edit::Add(rule(number))).collect()).await.unwrap_err();
+    assert!(error.to_string().ends_with("the disk is full; free some space and try again"), "{error}");
+    assert_eq!(book.list().await.unwrap(), []);
     book.database().close().await;
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -1,6 +1,6 @@
 //! How `serve` listens: to whom, over what, and how much it bears.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::bail;
@@ -12,8 +12,9 @@ use crate::greet::Asks;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Listening")]
 pub(crate) struct ListenArgs {
-    /// Where the HTTP API listens; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080")]
+    /// Where the HTTP API listens. `:9000` and `9000` are 127.0.0.1:9000, for this machine only; `0.0.0.0:9000` listens
+    /// on every IPv4 address. Port 0 takes a free one
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = address)]
     http: SocketAddr,
     /// Write the addresses here, as JSON, when every listener is up
     #[arg(long, value_name = "FILE", env = "TOLLGATE_READY_FILE")]
@@ -37,6 +38,23 @@ pub(crate) struct ListenArgs {
     #[arg(long, value_name = "N", env = "TOLLGATE_MAX_CONNECTIONS", default_value = "20000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: u32,
+}
+
+/// The address to listen at. A port alone is on loopback: what the whole network may reach is said in full.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let port = match text.rsplit_once(':') {
+        Some(("" | "localhost", port)) => Some(port),
+        Some(_) => None,
+        None => Some(text),
+    };
+    let digits = port.filter(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
+    let loopback =
+        digits.and_then(|port| port.parse().ok()).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    loopback.or_else(|| text.parse().ok()).ok_or_else(|| {
+        "expected ADDRESS:PORT, like `127.0.0.1:8080`, `0.0.0.0:8080` or `[::1]:8080`, or `:8080` for 127.0.0.1:8080, with \
+         a port from 0 to 65535"
+            .to_owned()
+    })
 }
 
 impl ListenArgs {
@@ -86,5 +104,43 @@ impl ListenArgs {
     pub(crate) fn access(&self) -> anyhow::Result<Access> {
         let tokens = |file: &Option<PathBuf>| file.as_deref().map(Tokens::of).transpose();
         Ok(Access { admin: tokens(&self.admin_token_file)?, check: tokens(&self.check_token_file)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_on_loopback() {
+        for (text, expected) in [
+            (":9000", "127.0.0.1:9000"),
+            ("9000", "127.0.0.1:9000"),
+            (":0", "127.0.0.1:0"),
+            ("0", "127.0.0.1:0"),
+            ("localhost:65535", "127.0.0.1:65535"),
+            ("0.0.0.0:80", "0.0.0.0:80"),
+            ("[::]:80", "[::]:80"),
+            ("[::1]:0", "[::1]:0"),
+        ] {
+            assert_eq!(address(text).unwrap(), expected.parse().unwrap(), "{text}");
+        }
+        for text in [
+            "",
+            ":",
+            ":65536",
+            ":+1",
+            "+1",
+            ":x",
+            "x",
+            "127.0.0.1",
+            "::1",
+            "::1:80",
+            "*:80",
+            "localhost",
+            ":80:",
+        ] {
+            assert!(address(text).is_err_and(|error| error.contains("`:8080` for 127.0.0.1:8080")), "{text}");
+        }
     }
 }

@@ -27,6 +27,7 @@ mod top;
 mod violations;
 mod words;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -42,10 +43,13 @@ const ERROR: u8 = 2;
 
 /// A rate limiter: every request pays a token at the gate or is told when to return
 #[derive(Debug, Parser)]
-#[command(name = "tollgate", version, max_term_width = 100)]
+#[command(name = "tollgate", version, max_term_width = 100, override_usage = "tollgate [OPTIONS] [COMMAND]")]
+#[command(
+    after_help = "Without a command, `tollgate` is `tollgate serve` and takes its options: tollgate --http :9000"
+)]
 struct Cli {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Command,
     /// When to use colours; auto is on a terminal, unless NO_COLOR is set
     #[arg(long, global = true, env = "TOLLGATE_COLOR", value_name = "WHEN", value_enum, default_value_t)]
     color: Color,
@@ -76,12 +80,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let given = Cli::command().get_matches();
+    let given = Cli::command().get_matches_from(with_command(std::env::args_os().collect()));
     let cli = Cli::from_arg_matches(&given).unwrap_or_else(|error| error.exit());
     let mut terminal = Terminal::new(cli.color);
     // Where each word was said matters to what may also be said in a file.
     let words = given.subcommand().map_or(&given, |(_, words)| words);
-    run(cli.command, words, &mut terminal).unwrap_or_else(|error| {
+    run(&cli.command, words, &mut terminal).unwrap_or_else(|error| {
         if terminal::is_unread(&error) {
             return ExitCode::SUCCESS; // whoever read our output has seen enough
         }
@@ -90,18 +94,61 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(command: Option<Command>, words: &ArgMatches, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+/// The words of the command line, with `serve` where no command is named.
+fn with_command(mut words: Vec<OsString>) -> Vec<OsString> {
+    let mut place = 1;
+    loop {
+        let word = words.get(place).map(|word| word.to_string_lossy());
+        place += match word.as_deref() {
+            Some("--color") => 2,
+            Some(word) if word.starts_with("--color=") => 1,
+            Some("-h" | "--help" | "-V" | "--version") => return words,
+            Some(word) if !word.starts_with('-') => return words,
+            _ => break,
+        };
+    }
+    if place <= words.len() {
+        words.insert(place, "serve".into());
+    }
+    words
+}
+
+fn run(command: &Command, words: &ArgMatches, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     match command {
-        Some(Command::Serve(_)) => serve::run(Config::of(words)?, terminal),
-        Some(Command::Check(args)) => check::run(&args, terminal),
-        Some(Command::Rules(args)) => rules::run(&args, terminal),
-        Some(Command::Replay(args)) => replay::run(&args, terminal),
-        Some(Command::Explain(args)) => explain::run(&args, terminal),
-        Some(Command::Doctor(args)) => doctor::run(&args, terminal),
-        Some(Command::Violations(args)) => violations::run(&args, terminal),
-        Some(Command::Top(args)) => top::run(&args, terminal),
-        Some(Command::Config(args)) => config::run(&args, words, terminal),
-        Some(Command::Completions(args)) => completions::run(&args, terminal),
-        None => serve::run(Config::of_environment()?, terminal),
+        Command::Serve(_) => serve::run(Config::of(words)?, terminal),
+        Command::Check(args) => check::run(args, terminal),
+        Command::Rules(args) => rules::run(args, terminal),
+        Command::Replay(args) => replay::run(args, terminal),
+        Command::Explain(args) => explain::run(args, terminal),
+        Command::Doctor(args) => doctor::run(args, terminal),
+        Command::Violations(args) => violations::run(args, terminal),
+        Command::Top(args) => top::run(args, terminal),
+        Command::Config(args) => config::run(args, words, terminal),
+        Command::Completions(args) => completions::run(args, terminal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn serve_is_the_command_where_none_is_named() {
+        for (given, expected) in [
+            ("tollgate", "tollgate serve"),
+            ("tollgate --http :9000", "tollgate serve --http :9000"),
+            ("tollgate --color never --http :9000", "tollgate --color never serve --http :9000"),
+            ("tollgate --color=never", "tollgate --color=never serve"),
+            ("tollgate --http :9000 --help", "tollgate serve --http :9000 --help"),
+            ("tollgate --color", "tollgate --color"),
+            ("tollgate --color never check --repeat 2", "tollgate --color never check --repeat 2"),
+            ("tollgate --help", "tollgate --help"),
+            ("tollgate -V", "tollgate -V"),
+            ("tollgate help serve", "tollgate help serve"),
+            ("tollgate serve --http :9000", "tollgate serve --http :9000"),
+        ] {
+            let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+            assert_eq!(with_command(words(given)), words(expected), "{given}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use tollgate::rules::{self, Follower, RuleBook, RuleSource, SnapshotFile, SourceError};
-use tollgate::sql::Database;
+use tollgate::sql::{Database, DatabaseError, FileProblem};
 use tollgate::{RuleSet, rules::STARTER};
 use tollgate_server::RulesHome;
 
@@ -86,7 +86,7 @@ impl SourceArgs {
             || format!("cannot make the data directory {}; name another with --data-dir", self.data.shown());
         let path = self.data.folder().with_context(cannot)?.join("tollgate.db");
         let url = own_url(&path);
-        let book = RuleBook::new(Database::open(&url).await?);
+        let book = RuleBook::new(Database::open(&url).await.map_err(|error| self.explain_own(error))?);
         let seeded = book.seed(SEEDED_BY, rules::parse_drafts("starter.yaml", STARTER)?).await?;
         book.database().close().await;
         let source = follow(RuleSource::database(&url), None, Some(Database::later(&url)?)).await?;
@@ -95,6 +95,27 @@ impl SourceArgs {
             false => path.display().to_string(),
         };
         Ok(Source { shown, ..source })
+    }
+}
+
+impl SourceArgs {
+    /// Why the database of our own cannot be opened.
+    fn explain_own(&self, error: DatabaseError) -> anyhow::Error {
+        let is_read_only = match &error {
+            DatabaseError::File { .. } => true,
+            DatabaseError::Unusable { problem, .. } => {
+                matches!(problem, FileProblem::ReadOnly(_) | FileProblem::ReadOnlyFolder(_))
+            }
+            _ => false,
+        };
+        let error = anyhow::Error::from(error);
+        if !is_read_only {
+            return error;
+        }
+        let folder = self.data.shown();
+        error.context(format!(
+            "the data directory {folder} cannot be written; make it writable, or name another with --data-dir"
+        ))
     }
 }
 

@@ -10,6 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tollgate::rules::RuleBook;
+use tollgate::sql::Database;
 use tollgate_tests::poll;
 use tollgate_tests::postgres::Postgres;
 use tollgate_tests::scratch::Scratch;
@@ -166,6 +168,38 @@ fn a_database_does_what_it_is_told(url: &str) {
     assert!(table.contains("  ann  add     per-user  { name: per-user"), "{table}");
 
     imports_and_exports_without_loss(url);
+    rates_with_decimals_survive_export_and_import(url);
+}
+
+fn rates_with_decimals_survive_export_and_import(url: &str) {
+    let scratch = Scratch::new("cli-decimals");
+    let file = scratch.path().join("rules.yaml");
+    fs::write(&file, "rules: [{ name: slow, key: global, limit: 5/2s burst 50 }]").unwrap();
+    let file = file.to_str().unwrap();
+    good(&on(url, &["import", file, "--replace"]));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let rate = || {
+        runtime.block_on(async {
+            let book = RuleBook::new(Database::open(url).await.unwrap());
+            let row = book.list().await.unwrap().remove(0);
+            book.database().close().await;
+            (row.rate_per_second.unwrap().to_string(), row.burst_capacity, row.limit_text)
+        })
+    };
+    assert_eq!(rate(), ("2.5".to_owned(), Some(50), None));
+    let changed = good(&on(url, &["edit", "slow", "--limit", "1/2s burst 50"]));
+    assert!(changed.contains("limit: 5/2s burst 50 -> 1/2s burst 50"), "{changed}");
+    assert_eq!(rate(), ("0.5".to_owned(), Some(50), None));
+    let exported = scratch.path().join("exported.yaml");
+    fs::write(&exported, good(&on(url, &["export"]))).unwrap();
+    good(&on(url, &["import", file, "--replace"]));
+    assert_eq!(rate().0, "2.5");
+    good(&on(url, &["import", exported.to_str().unwrap(), "--replace"]));
+    assert_eq!(rate(), ("0.5".to_owned(), Some(50), None));
+    let newest = json_lines(&good(&on(url, &["history", "--json"]))).remove(0);
+    let undone = good(&on(url, &["undo", &newest["id"].to_string()]));
+    assert!(undone.contains("limit: 5/2s burst 50"), "{undone}");
+    assert_eq!(rate().0, "2.5");
 }
 
 fn imports_and_exports_without_loss(url: &str) {

@@ -22,6 +22,7 @@
 
 pub mod audit;
 mod clock;
+mod decimal;
 #[cfg(feature = "redis")]
 pub mod doctor;
 mod failure;
@@ -40,6 +41,7 @@ mod sync;
 
 pub use audit::Violations;
 pub use clock::Clock;
+pub use decimal::{Decimal, DecimalError};
 pub use failure::DegradedCount;
 pub use gate::Gate;
 pub use limiter::{Answer, Explanation, Limiter, Outlook, Snapshot};

@@ -90,15 +90,6 @@ enum From {
 }
 
 impl Config {
-    /// What `tollgate` alone runs by.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::of`].
-    pub(crate) fn of_environment() -> anyhow::Result<Self> {
-        Self::of(&Flags::command().get_matches_from(["tollgate serve"]))
-    }
-
     /// What `serve` runs by with these flags and variables, and the file they name.
     ///
     /// # Errors

@@ -202,7 +202,10 @@ impl Problem {
     pub(crate) fn database(error: &tollgate::sql::DatabaseError) -> Self {
         let cause: &(dyn std::error::Error + 'static) = error;
         tracing::warn!(error = cause, "a request could not be answered");
-        let detail = format!("{error}; try again when it is well");
+        let detail = match error {
+            tollgate::sql::DatabaseError::Unusable { .. } => error.to_string(), // which says what to do
+            error => format!("{error}; try again when it is well"),
+        };
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "the database gave no answer", detail)
     }
 }

@@ -40,7 +40,8 @@ struct ViolationBody {
     #[schema(required)]
     endpoint: Option<String>,
     requested_at: String,
-    tokens_at_time: u64,
+    /// What the bucket had left when the first of them asked, with at most 6 decimals.
+    tokens_at_time: f64,
     #[schema(required)]
     rule_id: Option<i64>,
     rule_name: String,

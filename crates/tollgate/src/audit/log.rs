@@ -38,11 +38,23 @@ impl ViolationLog {
     pub(super) fn dialect(&self) -> &'static Dialect {
         match self.database.pool() {
             #[cfg(feature = "sqlite")]
-            Pool::Sqlite(_) => &Dialect { instant: "", requested_at: "requested_at", skip_locked: "" },
+            Pool::Sqlite(_) => &Dialect {
+                instant: "",
+                requested_at: "requested_at",
+                address: "ip_address",
+                is_address: "ip_address = ?",
+                is_no_address: "ip_address = ?",
+                tokens: "CASE WHEN tokens_at_time IS NOT NULL THEN printf('%.6f', tokens_at_time) END",
+                skip_locked: "",
+            },
             #[cfg(feature = "postgres")]
             Pool::Postgres(_) => &Dialect {
                 instant: "::timestamptz",
                 requested_at: r#"to_char(requested_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,
+                address: "coalesce(host(ip_address), ip_text)",
+                is_address: "ip_address = ?::inet",
+                is_no_address: "ip_text = ?",
+                tokens: "CAST(tokens_at_time AS text)",
                 skip_locked: "FOR UPDATE SKIP LOCKED",
             },
         }
@@ -55,6 +67,14 @@ pub(super) struct Dialect {
     pub(super) instant: &'static str,
     /// What makes a text of the instant.
     pub(super) requested_at: &'static str,
+    /// The address, or what stands in its place, as text.
+    pub(super) address: &'static str,
+    /// Finds the rows of an address.
+    pub(super) is_address: &'static str,
+    /// Finds the rows of a text that stands in the place of an address: a pseudonym, or something else a caller sent.
+    pub(super) is_no_address: &'static str,
+    /// The tokens as decimal text.
+    pub(super) tokens: &'static str,
     /// Leaves rows to whoever is at them already.
     pub(super) skip_locked: &'static str,
 }

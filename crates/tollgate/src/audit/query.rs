@@ -8,9 +8,11 @@ use sqlx::AssertSqlSafe;
 use tollgate_core::{Descriptor, Timestamp};
 
 use super::instant::written;
-use super::violation::kept;
+use super::log::Dialect;
+use super::violation::{is_address, kept};
 use super::{Violation, ViolationLog, instant_text};
 use crate::sql::{DatabaseError, each};
+use crate::{Decimal, DecimalError};
 
 /// The most violations on a page.
 pub const MOST_ON_A_PAGE: usize = 1_000;
@@ -122,7 +124,7 @@ type Row = (
     Option<String>,
     Option<String>,
     String,
-    Option<i64>,
+    Option<String>,
     Option<i64>,
     String,
     i64,
@@ -137,10 +139,10 @@ impl ViolationLog {
     pub async fn find(&self, filter: &ViolationFilter) -> Result<ViolationPage, DatabaseError> {
         let limit = filter.limit.clamp(1, MOST_ON_A_PAGE);
         let (conditions, values) = self.conditions(filter);
+        let Dialect { address, requested_at, tokens, .. } = self.dialect();
         let statement = format!(
-            "SELECT violation_id, bucket_key, user_id, ip_address, endpoint, {}, tokens_at_time, rule_id, rule_name, \
+            "SELECT violation_id, bucket_key, user_id, {address}, endpoint, {requested_at}, {tokens}, rule_id, rule_name, \
              count FROM rate_limit_violation {conditions} ORDER BY requested_at DESC, violation_id DESC LIMIT {}",
-            self.dialect().requested_at,
             limit + 1, // one more tells whether there is another page
         );
         let rows: Result<Vec<Row>, _> = each!(self.database, pool => {
@@ -170,7 +172,12 @@ impl ViolationLog {
             ("rule_name", "", &filter.rule),
         ] {
             if let Some(wanted) = wanted {
-                add(&format!("{column} = ?"), self.recorded(column, name, wanted));
+                let recorded = self.recorded(column, name, wanted);
+                match column {
+                    "ip_address" if is_address(&recorded) => add(self.dialect().is_address, recorded),
+                    "ip_address" => add(self.dialect().is_no_address, recorded),
+                    _ => add(&format!("{column} = ?"), recorded),
+                }
             }
         }
         let instant = self.dialect().instant;
@@ -223,7 +230,9 @@ impl From<Row> for FoundViolation {
             ip_address,
             endpoint,
             requested_at: written(&at).unwrap_or_default(),
-            tokens_at_time: tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0),
+            tokens_at_time: tokens.map_or(Decimal::default(), |tokens| {
+                tokens.parse().unwrap_or_else(|error: DecimalError| error.nearest.unwrap_or_default())
+            }),
             rule_id,
             rule_name,
             count: u64::try_from(count).unwrap_or(0),

@@ -4,8 +4,10 @@ use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
-use tollgate_core::{Descriptor, Key, Timestamp, Value};
+use tollgate_core::limit::Algorithm;
+use tollgate_core::{Descriptor, Key, Limit, Timestamp, Value, Verdict};
 
+use crate::Decimal;
 use crate::limiter::Answer;
 
 /// The most bytes of a text that are kept; callers choose what is in them.
@@ -29,7 +31,7 @@ pub struct Violation {
     #[serde(with = "rfc3339")]
     pub requested_at: Timestamp,
     /// What the bucket had left then.
-    pub tokens_at_time: u64,
+    pub tokens_at_time: Decimal,
     /// The row of the rule that spoke, where it has one.
     pub rule_id: Option<i64>,
     /// The rule that spoke.
@@ -53,7 +55,7 @@ impl Violation {
             ip_address: fact(request, "ip"),
             endpoint: fact(request, "endpoint"),
             requested_at: answer.at(),
-            tokens_at_time: speaker.verdict.remaining,
+            tokens_at_time: tokens(rule.limit(), &speaker.verdict),
             rule_id: rule.id(),
             rule_name: kept(rule.label()).into_owned(),
             count: 1,
@@ -89,6 +91,23 @@ impl Violation {
     }
 }
 
+/// The tokens a bucket has left. Those of a token bucket have decimals: it lacks what refills within `reset_after`. That
+/// wait is rounded up to a microsecond, so the tokens are rounded down.
+fn tokens(limit: Option<&Limit>, verdict: &Verdict) -> Decimal {
+    const MILLION: u128 = 1_000_000;
+    let whole = u128::from(verdict.remaining) * MILLION;
+    let left = match limit.map(Limit::algorithm) {
+        Some(Algorithm::TokenBucket(refill)) => {
+            let debt = u128::from(verdict.reset_after.get()) * u128::from(refill.rate()) * MILLION;
+            let lacking = debt.div_ceil(u128::from(refill.units()));
+            (u128::from(refill.capacity()) * MILLION).saturating_sub(lacking)
+        }
+        _ => whole,
+    };
+    let is_plausible = (whole..whole + MILLION).contains(&left);
+    Decimal::from_millionths(if is_plausible { left } else { whole })
+}
+
 fn fact(request: &Descriptor<'_>, name: &str) -> Option<String> {
     request.get(name).map(|value| match value {
         Value::Text(text) => kept(text).into_owned(),
@@ -117,6 +136,12 @@ impl fmt::Write for Beginning {
 pub(super) fn kept(text: &str) -> Cow<'_, str> {
     let text = &text[..text.floor_char_boundary(MAX_TEXT)];
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{2400}")) } else { Cow::Borrowed(text) }
+}
+
+/// Whether a recorded text is an address, rather than a pseudonym or something else that a caller sent.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(super) fn is_address(text: &str) -> bool {
+    text.parse::<std::net::IpAddr>().is_ok()
 }
 
 /// Instants as people and JSON write them: `2026-11-03T12:00:00.123456Z`.
@@ -166,13 +191,16 @@ mod tests {
             ip_address: None,
             endpoint: Some("/".into()),
             requested_at: Timestamp::from_micros(1_762_171_200_123_456),
-            tokens_at_time: 0,
+            tokens_at_time: "2.5".parse().unwrap(),
             rule_id: None,
             rule_name: "per-user".into(),
             count: 7,
         };
         let json = serde_json::to_string(&violation).unwrap();
-        assert!(json.contains(r#""requested_at":"2025-11-03T12:00:00.123456Z""#), "{json}");
+        assert!(
+            json.contains(r#""requested_at":"2025-11-03T12:00:00.123456Z","tokens_at_time":2.5"#),
+            "{json}"
+        );
         assert_eq!(serde_json::from_str::<Violation>(&json).unwrap(), violation);
     }
 }

@@ -43,13 +43,15 @@ impl Batch {
 impl ViolationLog {
     /// Writes a batch. After an error it may be tried again: nothing is written twice.
     pub(super) async fn insert(&self, batch: &Batch) -> Result<(), DatabaseError> {
+        self.database.verify()?;
         let written = match self.database.pool() {
             #[cfg(feature = "sqlite")]
             Pool::Sqlite(pool) => sqlite::insert(pool, batch).await,
             #[cfg(feature = "postgres")]
             Pool::Postgres(pool) => postgres::insert(pool, batch).await,
         };
-        written.map_err(|source| self.database.error(source))
+        written.map_err(|source| self.database.error(source))?;
+        self.database.verify()
     }
 }
 
@@ -97,7 +99,7 @@ mod sqlite {
                     &row.ip_address,
                     &row.endpoint,
                     instant_text(row.requested_at),
-                    signed(row.tokens_at_time),
+                    row.tokens_at_time,
                     row.rule_id,
                     &row.rule_name,
                     signed(row.count),
@@ -117,17 +119,19 @@ mod postgres {
     use tokio::time::timeout;
 
     use super::super::Violation;
+    use super::super::violation::is_address;
     use super::{Batch, LONGEST_WRITE, signed};
 
     const IDS: &str = "SELECT nextval(pg_get_serial_sequence('rate_limit_violation', 'violation_id')) \
         FROM generate_series(1, $1)";
-    const INSERT: &str = "INSERT INTO rate_limit_violation (violation_id, bucket_key, user_id, ip_address, endpoint, \
-        requested_at, tokens_at_time, rule_id, rule_name, count) \
-        SELECT id, bucket_key, user_id, ip_address, endpoint, \
-        timestamptz 'epoch' + requested_at * interval '1 microsecond', tokens_at_time, rule_id, rule_name, count \
-        FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], \
-        $8::bigint[], $9::text[], $10::bigint[]) AS row (id, bucket_key, user_id, ip_address, endpoint, requested_at, \
-        tokens_at_time, rule_id, rule_name, count) \
+    const INSERT: &str = "INSERT INTO rate_limit_violation (violation_id, bucket_key, user_id, ip_address, ip_text, \
+        endpoint, requested_at, tokens_at_time, rule_id, rule_name, count) \
+        SELECT id, bucket_key, user_id, ip_address::inet, ip_text, endpoint, \
+        timestamptz 'epoch' + requested_at * interval '1 microsecond', tokens_at_time::numeric, rule_id, rule_name, \
+        count \
+        FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], \
+        $8::text[], $9::bigint[], $10::text[], $11::bigint[]) AS row (id, bucket_key, user_id, ip_address, ip_text, \
+        endpoint, requested_at, tokens_at_time, rule_id, rule_name, count) \
         ON CONFLICT (violation_id) DO NOTHING";
 
     pub(super) async fn insert(pool: &PgPool, batch: &Batch) -> Result<(), sqlx::Error> {
@@ -154,10 +158,11 @@ mod postgres {
             .bind(ids)
             .bind(texts(|row| Some(&row.bucket_key)))
             .bind(texts(|row| row.user_id.as_deref()))
-            .bind(texts(|row| row.ip_address.as_deref()))
+            .bind(texts(|row| row.ip_address.as_deref().filter(|text| is_address(text))))
+            .bind(texts(|row| row.ip_address.as_deref().filter(|text| !is_address(text))))
             .bind(texts(|row| row.endpoint.as_deref()))
             .bind(numbers(|row| Some(row.requested_at.as_micros())))
-            .bind(numbers(|row| Some(signed(row.tokens_at_time))))
+            .bind(rows.iter().map(|row| row.tokens_at_time.to_string()).collect::<Vec<_>>())
             .bind(numbers(|row| row.rule_id))
             .bind(texts(|row| Some(&row.rule_name)))
             .bind(numbers(|row| Some(signed(row.count))))

@@ -342,6 +342,7 @@ impl RuleBook {
     async fn change(&self, who: &str, wishes: Vec<Wish>) -> Result<Vec<RuleRow>, BookError> {
         let database = &self.database;
         let failed = |error| BookError::Database(database.error(error));
+        database.verify()?;
         let begin = alone(database);
         let ids: Vec<i64> = each!(database, pool => {
             let mut alone = pool.begin_with(begin).await.map_err(failed)?;
@@ -363,6 +364,7 @@ impl RuleBook {
             alone.commit().await.map_err(failed)?;
             ids
         });
+        database.verify()?;
         if let [rule_id] = ids[..] {
             // A rule that was removed, or is by now, is none.
             return match self.get(rule_id).await {

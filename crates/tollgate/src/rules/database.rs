@@ -63,6 +63,7 @@ impl DatabaseSource {
 
     pub(super) async fn load(&mut self, known: Option<&str>) -> Result<Option<Loaded>, SourceError> {
         let database = self.database().await?;
+        database.verify()?;
         let Some((builder, version)) = read(database, known).await? else { return Ok(None) };
         let shown = self.shown.clone();
         let rules: RuleSet = off_thread(move || builder.finish(&shown)).await??;

@@ -5,10 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use tollgate_core::rule::{CostDraft, Mode};
 use tollgate_core::{Draft, Rule};
+
+use crate::Decimal;
 
 /// One row of `rate_limit_rule`, with the columns' names. What is `None` is NULL.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -27,9 +30,9 @@ pub struct RuleRow {
     /// The plan it is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// A token bucket's rate, together with `burst_capacity`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate_per_second: Option<u64>,
+    /// A token bucket's rate, together with `burst_capacity`: 2.5 is 5 tokens per 2 s.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "rate")]
+    pub rate_per_second: Option<Decimal>,
     /// A token bucket's capacity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_capacity: Option<u64>,
@@ -199,18 +202,31 @@ impl From<&Rule> for RuleRow {
     }
 }
 
-fn rate_and_burst(rate: u64, burst: u64) -> String {
-    format!("{rate}/s burst {burst}")
+/// The limit in the notation of rules files. A rate with decimals is a fraction in lowest terms over whole seconds.
+pub(super) fn rate_and_burst(rate: Decimal, burst: u64) -> String {
+    match rate.fraction() {
+        (count, 1) => format!("{count}/s burst {burst}"),
+        (count, seconds) => format!("{count}/{seconds}s burst {burst}"),
+    }
 }
 
 /// The numbers of a limit that the two number columns spell exactly as it was written.
-fn numbers(limit: &str, draft: &Draft) -> Option<(u64, u64)> {
+fn numbers(limit: &str, draft: &Draft) -> Option<(Decimal, u64)> {
     let is_plain = draft.algorithm.as_deref().is_none_or(|name| name == "token_bucket")
         && draft.window.is_none()
         && draft.aligned.is_none();
-    let (rate, burst) = limit.split_once("/s burst ").filter(|_| is_plain)?;
-    let (rate, burst) = (rate.parse().ok()?, burst.parse().ok()?);
+    let (rate, burst) = limit.split_once("s burst ").filter(|_| is_plain)?;
+    let (count, seconds) = rate.split_once('/')?;
+    let seconds = if seconds.is_empty() { 1 } else { seconds.parse().ok()? };
+    let (rate, burst) = (Decimal::ratio(count.parse().ok()?, seconds)?, burst.parse().ok()?);
     (rate_and_burst(rate, burst) == limit).then_some((rate, burst))
+}
+
+/// Reads the rate from the text of its JSON, digit by digit: a database's number may have more digits than a double.
+fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Decimal>, D::Error> {
+    let raw = Option::<Box<RawValue>>::deserialize(deserializer)?;
+    let problem = |error| D::Error::custom(format_args!("rate_per_second {error}"));
+    raw.map(|raw| raw.get().parse().map_err(problem)).transpose()
 }
 
 fn cost(text: &str) -> CostDraft {
@@ -262,11 +278,52 @@ mod tests {
         let draft = row.draft();
         assert_eq!(draft.limit.as_deref(), Some("10/s burst 50"));
         assert_eq!(RuleRow { rule_id: 1, ..RuleRow::from(&draft) }, row);
-        for limit in ["10/s", "010/s burst 50", "10/s burst 50 ", "10/min burst 50"] {
+        for limit in [
+            "10/s",
+            "010/s burst 50",
+            "10/s burst 50 ",
+            "10/min burst 50",
+            "10/1s burst 50",
+            "10/4s burst 50",
+            "1/3s burst 1",
+            "5/2ms burst 1",
+            "5/s2s burst 1",
+        ] {
             let draft = Draft { limit: Some(limit.to_owned()), ..draft.clone() };
             let row = RuleRow::from(&draft);
             assert_eq!((row.limit_text.as_deref(), row.rate_per_second), (Some(limit), None));
             assert_eq!(row.draft(), draft);
+        }
+    }
+
+    #[test]
+    fn a_rate_with_decimals_is_a_fraction_over_whole_seconds_and_back() {
+        for (rate, limit) in [
+            ("2.5", "5/2s burst 50"),
+            ("0.5", "1/2s burst 50"),
+            ("0.1", "1/10s burst 50"),
+            ("0.000001", "1/1000000s burst 50"),
+            ("12.345678", "6172839/500000s burst 50"),
+        ] {
+            let json =
+                format!(r#"{{"key_pattern": "global", "rate_per_second": {rate}, "burst_capacity": 50}}"#);
+            let row = row(&json);
+            assert_eq!(row.draft().limit.as_deref(), Some(limit));
+            assert_eq!(RuleRow::from(&row.draft()).rate_per_second, row.rate_per_second);
+            assert!(row.draft().build().is_ok(), "{limit}");
+            let written = serde_json::to_string(&row).unwrap();
+            assert!(written.contains(&format!(r#""rate_per_second":{rate},"#)), "{written}");
+            assert_eq!(super::tests::row(&written), row);
+        }
+    }
+
+    #[test]
+    fn a_rate_with_more_decimals_is_an_error_with_the_nearest_accepted_rate() {
+        // Further digits than a double has are not overlooked.
+        for (rate, nearest) in [("0.1234567", "0.123457"), ("2.50000000000000000001", "2.5")] {
+            let json = format!(r#"{{"rate_per_second": {rate}}}"#);
+            let error = serde_json::from_str::<RuleRow>(&json).unwrap_err().to_string();
+            assert!(error.contains(&format!("the nearest accepted value is {nearest}")), "{error}");
         }
     }
 

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use tollgate_core::rule::FieldError;
-use tollgate_core::{Rule, RuleSet, SetError};
+use tollgate_core::{Limit, Rule, RuleSet, SetError};
 
 use super::assemble::worded;
 use super::findings::{MAX_PROBLEMS, clip};
-use super::row::RuleRow;
+use super::row::{RuleRow, rate_and_burst};
+use crate::Decimal;
 
 /// Everything that is wrong with the rows of a database.
 ///
@@ -160,8 +161,58 @@ fn explain(row: &RuleRow, error: &FieldError) -> String {
         "ipv6_prefix" => draft.ipv6_prefix.map(|bits| bits.to_string()),
         _ => None,
     };
-    match given {
+    let explained = match given {
         None if error.field.key.is_none() => error.problem.to_string(),
         given => worded(error, given.as_deref()),
+    };
+    let nearest = match (row.rate_per_second, row.burst_capacity) {
+        (Some(rate), Some(burst)) if error.field.name == "limit" => nearest_rate(rate, burst),
+        _ => None,
+    };
+    match nearest {
+        None => explained,
+        Some(nearest) => {
+            format!("{explained}; the nearest rate_per_second accepted with this burst is {nearest}")
+        }
+    }
+}
+
+/// The rate nearest to one that is too fine for its burst. How fine a rate is depends on what divides its millionths, and
+/// those are counted over 10^12 microseconds: the nearest multiples of each divisor of 10^12 are all there is to try.
+fn nearest_rate(rate: Decimal, burst: u64) -> Option<Decimal> {
+    let wanted = rate.millionths();
+    let divisors = (0..=12).flat_map(|twos| (0..=12).map(move |fives| 2_u128.pow(twos) * 5_u128.pow(fives)));
+    let multiples = divisors.flat_map(|divisor| {
+        let below = wanted - wanted % divisor;
+        [below, below + divisor]
+    });
+    let is_accepted = |rate: &Decimal| rate_and_burst(*rate, burst).parse::<Limit>().is_ok();
+    let accepted = multiples.map(Decimal::from_millionths).filter(is_accepted);
+    accepted.min_by_key(|rate| (rate.millionths().abs_diff(wanted), *rate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_too_fine_for_its_burst_is_refused_with_the_nearest_that_is_not() {
+        for (rate, burst, nearest) in [
+            ("0.123457", 10_000, "0.123456"),
+            ("0.123457", 10_000_000, "0.1232"),
+            ("0.000001", 9_008, "0.000002"),
+        ] {
+            let row = RuleRow {
+                key_pattern: "global".to_owned(),
+                rate_per_second: Some(rate.parse().unwrap()),
+                burst_capacity: Some(burst),
+                is_active: true,
+                ..RuleRow::default()
+            };
+            let mut builder = Builder::default();
+            builder.add(&row);
+            let error = builder.finish("db").unwrap_err().to_string();
+            assert!(error.ends_with(&format!("accepted with this burst is {nearest}")), "{error}");
+        }
     }
 }

@@ -7,6 +7,8 @@
 //! run by `each!` on whichever pool is open.
 
 mod address;
+#[cfg(feature = "sqlite")]
+mod file;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]
@@ -21,6 +23,9 @@ use std::time::Duration;
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{ConnectOptions, SqlSafeStr as _};
 
+#[cfg(feature = "sqlite")]
+pub use file::FileProblem;
+
 /// So long a query waits for a connection, or a connection for its server.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Which migrations were applied; a name that no other program's migrations use.
@@ -31,6 +36,8 @@ const MIGRATIONS: &str = "tollgate_migration";
 pub struct Database {
     pool: Pool,
     shown: Arc<str>,
+    #[cfg(feature = "sqlite")]
+    file: Option<Arc<file::DatabaseFile>>,
 }
 
 /// The connections of a database.
@@ -83,6 +90,34 @@ pub enum DatabaseError {
         /// Why.
         source: io::Error,
     },
+    /// The file of an SQLite database cannot be used as it is.
+    #[cfg(feature = "sqlite")]
+    #[error("cannot use the database {}: {problem}", path.display())]
+    Unusable {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: FileProblem,
+        /// What SQLite says, if it was asked.
+        source: Option<sqlx::Error>,
+    },
+    /// The file of an SQLite database cannot be opened.
+    #[cfg(feature = "sqlite")]
+    #[error("cannot open the database {}; does it exist, and may it be read?", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: sqlx::Error,
+    },
+    /// The tables are not those of this version, and it may only read.
+    #[error(
+        "the tables in {shown} are those of another version; `tollgate serve` updates older ones when it starts"
+    )]
+    OtherTables {
+        /// The address without its password.
+        shown: String,
+    },
     /// The database cannot be reached.
     #[error("cannot open {shown}; is it running, and are name and password right?")]
     Open {
@@ -125,6 +160,10 @@ impl DatabaseError {
     /// Whether trying again later may help: the database is down, busy or out of reach.
     pub fn is_transient(&self) -> bool {
         match self {
+            #[cfg(feature = "sqlite")]
+            DatabaseError::Unusable { problem, .. } => matches!(problem, FileProblem::Full),
+            #[cfg(feature = "sqlite")]
+            DatabaseError::Read { source, .. } => is_transient(source),
             DatabaseError::Open { source, .. } | DatabaseError::Query { source, .. } => is_transient(source),
             DatabaseError::Tables { source: MigrateError::Execute(source), .. } => is_transient(source),
             _ => false,
@@ -160,12 +199,15 @@ impl Database {
         let shown = address::masked(url);
         match address::scheme(url) {
             #[cfg(feature = "sqlite")]
-            Some("sqlite") => sqlite::open(url, &shown).await,
+            Some("sqlite") => {
+                sqlite::open(url, &shown).await.map(|(pool, file)| Self::sqlite(pool, file, &shown))
+            }
             #[cfg(feature = "postgres")]
-            Some("postgres" | "postgresql") => postgres::open(url, &shown).await,
-            _ => Err(DatabaseError::Scheme { shown: shown.clone() }),
+            Some("postgres" | "postgresql") => {
+                postgres::open(url, &shown).await.map(|pool| Self::postgres(pool, &shown))
+            }
+            _ => Err(DatabaseError::Scheme { shown }),
         }
-        .map(|pool| Database { pool, shown: shown.into() })
     }
 
     /// The same without a look at it: for a database that may be down by now and whose tables somebody else keeps up
@@ -180,14 +222,30 @@ impl Database {
     /// Outside of a tokio runtime.
     pub fn later(url: &str) -> Result<Self, DatabaseError> {
         let shown = address::masked(url);
-        let pool = match address::scheme(url) {
+        match address::scheme(url) {
             #[cfg(feature = "sqlite")]
-            Some("sqlite") => sqlite::later(url, &shown),
+            Some("sqlite") => sqlite::later(url, &shown).map(|(pool, file)| Self::sqlite(pool, file, &shown)),
             #[cfg(feature = "postgres")]
-            Some("postgres" | "postgresql") => postgres::later(url, &shown),
-            _ => Err(DatabaseError::Scheme { shown: shown.clone() }),
-        };
-        Ok(Database { pool: pool?, shown: shown.into() })
+            Some("postgres" | "postgresql") => {
+                postgres::later(url, &shown).map(|pool| Self::postgres(pool, &shown))
+            }
+            _ => Err(DatabaseError::Scheme { shown }),
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    fn sqlite(pool: Pool, file: file::DatabaseFile, shown: &str) -> Self {
+        Database { pool, shown: shown.into(), file: Some(Arc::new(file)) }
+    }
+
+    #[cfg(feature = "postgres")]
+    fn postgres(pool: Pool, shown: &str) -> Self {
+        Database {
+            pool,
+            shown: shown.into(),
+            #[cfg(feature = "sqlite")]
+            file: None,
+        }
     }
 
     /// Whether a text is the address of a database rather than, say, a file.
@@ -207,7 +265,30 @@ impl Database {
 
     /// A query's error, with the database it is about.
     pub fn error(&self, source: sqlx::Error) -> DatabaseError {
+        #[cfg(feature = "sqlite")]
+        let source = match &self.file {
+            None => source,
+            Some(file) => match file.explain(source) {
+                Ok(error) => return error,
+                Err(source) => source,
+            },
+        };
         DatabaseError::Query { shown: self.shown.to_string(), source }
+    }
+
+    /// Whether what is written is kept: an SQLite file is still the one that was opened.
+    ///
+    /// SQLite does not notice that its file was deleted or replaced, so whoever writes asks before and after.
+    ///
+    /// # Errors
+    ///
+    /// The file was deleted, replaced or emptied.
+    pub fn verify(&self) -> Result<(), DatabaseError> {
+        #[cfg(feature = "sqlite")]
+        if let Some(file) = &self.file {
+            return file.verify();
+        }
+        Ok(())
     }
 
     /// Closes every connection once what runs has ended.

@@ -9,7 +9,10 @@ use super::{DatabaseError, PATIENCE, Pool, address, is_up_to_date, migrator, qui
 
 /// For each node of the fleet.
 const CONNECTIONS: u32 = 5;
-const TABLES: &[&str] = &[include_str!("../../migrations/postgres/0001_rules.sql")];
+const TABLES: &[&str] = &[
+    include_str!("../../migrations/postgres/0001_rules.sql"),
+    include_str!("../../migrations/postgres/0002_numbers.sql"),
+];
 const PARAMETERS: &[&str] = &[
     "sslmode",
     "ssl-mode",

@@ -1,45 +1,72 @@
 //! SQLite: a file of our own, readable by its owner.
 
-use std::fs::OpenOptions;
-use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
 use std::str::FromStr as _;
 use std::time::Duration;
 
+use sqlx::migrate::MigrateError;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
+use super::file::{DatabaseFile, is_read_only};
 use super::{DatabaseError, PATIENCE, Pool, address, is_up_to_date, migrator, quiet, tables_error};
 
 /// From this version on a write-ahead log cannot be reset under a reader.
 const OLDEST: [u32; 3] = [3, 51, 3];
 /// One writes, the others read.
 const CONNECTIONS: u32 = 4;
-const TABLES: &[&str] = &[include_str!("../../migrations/sqlite/0001_rules.sql")];
+const TABLES: &[&str] = &[
+    include_str!("../../migrations/sqlite/0001_rules.sql"),
+    include_str!("../../migrations/sqlite/0002_numbers.sql"),
+];
 /// The most tries for the lock that turns the write-ahead log on, and the pause between them.
 const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Opens the file, making it if it is missing, and brings its tables up to date.
-pub(super) async fn open(url: &str, shown: &str) -> Result<Pool, DatabaseError> {
-    let refused = |source| DatabaseError::Open { shown: shown.to_owned(), source };
+pub(super) async fn open(url: &str, shown: &str) -> Result<(Pool, DatabaseFile), DatabaseError> {
     let options = options(url, shown)?;
-    let path = options.get_filename().to_owned();
+    let file = DatabaseFile::new(options.get_filename());
+    let refused = |source| file.cannot_open(source);
     // `ro` and `rw` open what is there; `rwc`, as no mode at all, also makes it.
-    if !url.contains("mode=r") || url.contains("mode=rwc") {
-        make_private(&path).map_err(|source| DatabaseError::File { path: path.clone(), source })?;
+    if file.is_new()? && (!url.contains("mode=r") || url.contains("mode=rwc")) {
+        make(&options, &file, shown).await?;
     }
     let mut connection = options.connect().await.map_err(refused)?;
-    check_version(&mut connection).await?.map_err(refused)?;
-    prepare(&mut connection, shown).await?;
+    if let Err(error) = prepare(&mut connection).await {
+        return Err(match error {
+            PrepareError::Sql(error) if is_read_only(&error) && url.contains("mode=ro") => {
+                DatabaseError::OtherTables { shown: shown.to_owned() }
+            }
+            error => error.explain(&file, shown),
+        });
+    }
     connection.close().await.map_err(refused)?;
-    pool().connect_with(options).await.map(Pool::Sqlite).map_err(refused)
+    let pool = pool().connect_with(options).await.map(Pool::Sqlite).map_err(refused)?;
+    file.verify()?;
+    Ok((pool, file))
+}
+
+/// Makes a database with its tables under another name, and then gives it its own: whoever finds the file finds all of it,
+/// and an empty file was not left by a start that was interrupted.
+async fn make(options: &SqliteConnectOptions, file: &DatabaseFile, shown: &str) -> Result<(), DatabaseError> {
+    let unfinished = file.unfinished()?;
+    let made = async {
+        let mut connection = options.clone().filename(&unfinished).connect().await?;
+        prepare(&mut connection).await?;
+        Ok(connection.close().await?)
+    };
+    if let Err(error) = made.await {
+        let _ = std::fs::remove_file(&unfinished);
+        return Err(PrepareError::explain(error, file, shown));
+    }
+    file.finish(&unfinished)
 }
 
 /// The file as it will be when it is first asked.
-pub(super) fn later(url: &str, shown: &str) -> Result<Pool, DatabaseError> {
-    Ok(Pool::Sqlite(pool().connect_lazy_with(options(url, shown)?)))
+pub(super) fn later(url: &str, shown: &str) -> Result<(Pool, DatabaseFile), DatabaseError> {
+    let options = options(url, shown)?;
+    let file = DatabaseFile::new(options.get_filename());
+    Ok((Pool::Sqlite(pool().connect_lazy_with(options)), file))
 }
 
 fn options(url: &str, shown: &str) -> Result<SqliteConnectOptions, DatabaseError> {
@@ -58,21 +85,9 @@ fn pool() -> SqlitePoolOptions {
     SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE)
 }
 
-/// Makes an empty file with mode 0600; SQLite gives its logs the mode of the file they belong to.
-fn make_private(path: &Path) -> io::Result<()> {
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
-}
-
-async fn check_version(connection: &mut SqliteConnection) -> Result<Result<(), sqlx::Error>, DatabaseError> {
-    let version: Result<String, _> =
-        sqlx::query_scalar("SELECT sqlite_version()").fetch_one(connection).await;
-    match version {
-        Ok(version) if parts(&version) < OLDEST => Err(DatabaseError::OldSqlite { version }),
-        version => Ok(version.map(|_| ())),
-    }
+async fn check_version(connection: &mut SqliteConnection) -> Result<(), PrepareError> {
+    let version: String = sqlx::query_scalar("SELECT sqlite_version()").fetch_one(connection).await?;
+    if parts(&version) < OLDEST { Err(PrepareError::Version(version)) } else { Ok(()) }
 }
 
 fn parts(version: &str) -> [u32; 3] {
@@ -80,17 +95,42 @@ fn parts(version: &str) -> [u32; 3] {
     std::array::from_fn(|_| parts.next().unwrap_or(0))
 }
 
+/// Why tables are not up to date.
+enum PrepareError {
+    Version(String),
+    Sql(sqlx::Error),
+    Tables(MigrateError),
+}
+
+impl PrepareError {
+    fn explain(self, file: &DatabaseFile, shown: &str) -> DatabaseError {
+        match self {
+            PrepareError::Version(version) => DatabaseError::OldSqlite { version },
+            PrepareError::Sql(source) | PrepareError::Tables(MigrateError::Execute(source)) => {
+                file.cannot_open(source)
+            }
+            PrepareError::Tables(error) => tables_error(shown, error),
+        }
+    }
+}
+
+impl From<sqlx::Error> for PrepareError {
+    fn from(error: sqlx::Error) -> Self {
+        PrepareError::Sql(error)
+    }
+}
+
 /// Turns the write-ahead log on and brings the tables up to date, alone among all processes that try.
-async fn prepare(connection: &mut SqliteConnection, shown: &str) -> Result<(), DatabaseError> {
+async fn prepare(connection: &mut SqliteConnection) -> Result<(), PrepareError> {
+    check_version(connection).await?;
     let migrator = migrator(TABLES);
     if is_up_to_date(connection, &migrator).await {
         return Ok(());
     }
-    let refused = |source| DatabaseError::Open { shown: shown.to_owned(), source };
-    use_write_ahead_log(connection).await.map_err(refused)?;
-    let mut alone = connection.begin_with("BEGIN IMMEDIATE").await.map_err(refused)?;
-    migrator.run_direct(None, &mut *alone, false).await.map_err(|error| tables_error(shown, error))?;
-    alone.commit().await.map_err(refused)
+    use_write_ahead_log(connection).await?;
+    let mut alone = connection.begin_with("BEGIN IMMEDIATE").await?;
+    migrator.run_direct(None, &mut *alone, false).await.map_err(PrepareError::Tables)?;
+    Ok(alone.commit().await?)
 }
 
 /// SQLite does not wait for the lock that this needs, so we do.
