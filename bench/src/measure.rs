@@ -37,6 +37,7 @@ pub(crate) trait Drive: Contender {
 
 impl<C: Contender> Drive for C {
     fn drive(&self, slice: &Slice<'_>) -> Result<f64> {
+        self.refill_shared();
         self.decide(&Caller::new(slice.callers[0])); // the first may pass where the others shall not
         let start = Barrier::new(usize::from(slice.threads));
         let work: Vec<Work> = thread::scope(|scope| {
