@@ -165,3 +165,22 @@ impl Cell {
         sorted
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate_bench::contender::Quota;
+    use tollgate_bench::peers::OneCell;
+
+    use super::*;
+
+    /// A slice takes 257 tokens at least; ten of them take more than the burst.
+    #[test]
+    fn a_cell_that_all_slices_share_is_never_used_up() {
+        let cell = OneCell::new(Quota { per_hour: 1, burst: 600 });
+        let effort = Effort { rounds: 1, warm_up: Duration::ZERO, measured: Duration::ZERO };
+        let slice = Slice { callers: &[0; 256], threads: 1, effort, allowed: true };
+        for _ in 0..10 {
+            cell.drive(&slice).expect("nothing is refused");
+        }
+    }
+}

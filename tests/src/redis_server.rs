@@ -15,7 +15,7 @@ use crate::ports::free_port;
 use crate::scratch::Scratch;
 use crate::signals::Signal;
 
-/// Names the server to start, a name or a path: `TOLLGATE_TEST_REDIS=$(tests/valkey/install)`.
+/// Names the server to start, by a name in the path or an absolute path: `TOLLGATE_TEST_REDIS=$(tests/valkey/install)`.
 const PROGRAM: &str = "TOLLGATE_TEST_REDIS";
 /// How many ports to try: somebody may be quicker to take one.
 const TRIES: usize = 5;
