@@ -16,6 +16,9 @@ pub trait Contender: fmt::Debug + Sync {
     /// Whether this caller may pass.
     fn decide(&self, caller: &Caller) -> bool;
 
+    /// Makes the buckets full that all callers share: many slices together would use them up on a fast machine.
+    fn refill_shared(&self) {}
+
     /// The bytes it says it holds, if it keeps count.
     fn bytes(&self) -> Option<usize> {
         None
@@ -85,8 +88,8 @@ impl Caller {
 }
 
 impl Quota {
-    /// So much that nobody is refused, and so slow that no bucket becomes as good as new again.
-    pub const ENDLESS: Quota = Quota { per_hour: 100, burst: 100_000_000 };
+    /// The largest burst that 100/h may have: nobody is refused, and no bucket becomes full again meanwhile.
+    pub const ENDLESS: Quota = Quota { per_hour: 100, burst: 250_000_000 };
     /// Nothing is left after the first request.
     pub const SPENT: Quota = Quota { per_hour: 1, burst: 1 };
 

@@ -37,6 +37,7 @@ pub(crate) trait Drive: Contender {
 
 impl<C: Contender> Drive for C {
     fn drive(&self, slice: &Slice<'_>) -> Result<f64> {
+        self.refill_shared();
         self.decide(&Caller::new(slice.callers[0])); // the first may pass where the others shall not
         let start = Barrier::new(usize::from(slice.threads));
         let work: Vec<Work> = thread::scope(|scope| {
@@ -162,5 +163,24 @@ impl Cell {
         let mut sorted = self.rounds.clone();
         sorted.sort_by(f64::total_cmp);
         sorted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_bench::contender::Quota;
+    use tollgate_bench::peers::OneCell;
+
+    use super::*;
+
+    /// A slice takes 257 tokens at least; ten of them take more than the burst.
+    #[test]
+    fn a_cell_that_all_slices_share_is_never_used_up() {
+        let cell = OneCell::new(Quota { per_hour: 1, burst: 600 });
+        let effort = Effort { rounds: 1, warm_up: Duration::ZERO, measured: Duration::ZERO };
+        let slice = Slice { callers: &[0; 256], threads: 1, effort, allowed: true };
+        for _ in 0..10 {
+            cell.drive(&slice).expect("nothing is refused");
+        }
     }
 }

@@ -101,6 +101,10 @@ impl Contender for OneCell {
         }
         false
     }
+
+    fn refill_shared(&self) {
+        self.cell.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Floor: the clock, one hash of the key, one slot of 32 bytes read and written. It neither locks nor tells keys

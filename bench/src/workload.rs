@@ -91,6 +91,7 @@ impl fmt::Display for Column {
 /// Sequences of callers, the same in every run.
 #[derive(Debug)]
 pub(crate) struct Draws {
+    keys: Keys,
     uniform: Vec<u32>,
     zipf: Vec<u32>,
 }
@@ -99,14 +100,14 @@ impl Draws {
     pub(crate) fn new(keys: Keys) -> Self {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         let uniform = (0..keys.drawn()).map(|_| random.below(keys.get())).collect();
-        Draws { uniform, zipf: zipf(&mut random, keys) }
+        Draws { keys, uniform, zipf: zipf(&mut random, keys) }
     }
 
-    /// The callers of a scenario; a power of two of them. `turn` picks another hot key each time, so that none
-    /// runs out of tokens.
+    /// The callers of a scenario; a power of two of them. `turn` picks another hot key each time, and one that the skewed
+    /// draw hardly has, so that none runs out of tokens.
     pub(crate) fn of(&self, scenario: Scenario, turn: u32) -> Cow<'_, [u32]> {
         match scenario {
-            Scenario::Hot => Cow::Owned(vec![turn; 256]),
+            Scenario::Hot => Cow::Owned(vec![self.keys.get() - 1 - turn; 256]),
             Scenario::Refused => Cow::Owned(vec![0; 256]),
             Scenario::Uniform => Cow::Borrowed(&self.uniform),
             Scenario::Zipf => Cow::Borrowed(&self.zipf),

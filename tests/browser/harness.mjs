@@ -78,13 +78,19 @@ export async function startRedis(known) {
   return { port, url: `redis://127.0.0.1:${port}`, async stop() { child.kill('SIGKILL'); await gone; } };
 }
 
-function freePort() {
-  return new Promise((resolve, reject) => {
-    const listener = createServer().on('error', reject).listen(0, '127.0.0.1', () => {
-      const { port } = listener.address();
-      listener.close(() => resolve(String(port)));
+/**
+ * A port that stays free while nothing listens on it: below those that the system gives to outgoing connections, so that a
+ * server can come back on it.
+ */
+export async function freePort() {
+  for (;;) {
+    const port = 16_000 + Math.floor(Math.random() * 16_000);
+    const isFree = await new Promise((resolve) => {
+      const listener = createServer().on('error', () => resolve(false))
+        .listen(port, '127.0.0.1', () => listener.close(() => resolve(true)));
     });
-  });
+    if (isFree) return String(port);
+  }
 }
 
 /** Chromium, as Debian has it. It asks nobody but our server. */

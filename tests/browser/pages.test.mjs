@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
-import { eventually, startBrowser, startRedis, startServer } from './harness.mjs';
+import { eventually, freePort, startBrowser, startRedis, startServer } from './harness.mjs';
 import { onPage, openPage, part } from './page.mjs';
 
 let server;
@@ -95,8 +95,8 @@ test('who is not believed is asked for a token, and told why', () =>
   }));
 
 test('a stream that breaks off is taken up again by itself', async () => {
-  const first = await startServer();
-  const address = new URL(first.url).host;
+  const address = `127.0.0.1:${await freePort()}`;
+  const first = await startServer('--http', address);
   const { page } = await openPage(browser, first);
   await page.locator('#pulse[data-state=live]').waitFor();
   await first.stop();

@@ -9,9 +9,9 @@ use tollgate::core::{Enforcement, Hit, Mark, Space, Verdict, Verdicts};
 use tollgate::{Clock, Limit, Micros, RedisStore, Store as _, Timestamp};
 use tollgate_tests::random::Random;
 use tollgate_tests::redis_server::RedisServer;
-use tollgate_tests::trace::times;
+use tollgate_tests::trace::cases;
 
-const TRACES: u64 = 250;
+const TRACES: u32 = 250;
 const STEPS: u64 = 60;
 
 /// What the store keeps, by the book.
@@ -142,7 +142,7 @@ async fn lending_in_redis_agrees_with_core_on_every_step() {
             let seed = seed.parse().expect("a number");
             seed..seed + 1
         }
-        Err(_) => 0..TRACES * u64::from(times()),
+        Err(_) => 0..u64::from(cases(TRACES)),
     };
     for seed in seeds {
         trace(seed, &store, &clock).await;

@@ -9,11 +9,11 @@ mod topologies;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate::{Bounds, Clock, MemoryStore, Timestamp};
-use tollgate_tests::trace::{any_trace, compare, now, times};
+use tollgate_tests::trace::{self, any_trace, compare, now};
 
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
-        cases: cases * times(),
+        cases: trace::cases(cases),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct("conformance/regressions"))),
         ..ProptestConfig::default()
     }

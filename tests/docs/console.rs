@@ -10,7 +10,7 @@ use crate::markdown::{Block, Page};
 use crate::program::{Scratch, Server, built, root};
 
 /// Waits are pasted to the millisecond, and a busy machine may lose one between two commands.
-const TRIES: usize = 3;
+const TRIES: usize = 10;
 /// Printed between the output of two commands.
 const MARK: &str = "--- the next command ---";
 /// Numbers and names that are different every time.

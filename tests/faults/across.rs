@@ -14,8 +14,10 @@ use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
 use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
 
-use crate::node::{UNHURRIED, USUAL, listen_to_logs};
+use crate::node::{UNHURRIED, listen_to_logs};
 
+/// Long enough for a busy machine, and short enough to wait for.
+const PATIENT: Duration = Duration::from_millis(500);
 /// The node that a child of this program connects to, in its environment.
 const ORDERS: &str = "TOLLGATE_ACROSS_NODE";
 /// Of so many questions a child says that it asks them.
@@ -146,9 +148,8 @@ async fn a_request_over_three_slots_takes_one_round_trip_to_pass_and_two_to_be_r
 /// answer to it counts.
 #[tokio::test]
 async fn a_limit_on_trial_is_charged_once_although_a_shard_is_missed() {
-    const DEADLINE: Duration = Duration::from_millis(500);
     const ASKED: u64 = 5;
-    let two = Two::start(DEADLINE, "open").await;
+    let two = Two::start(PATIENT, "open").await;
     let text = RULES.replace("POLICY", "open").replace("1/d burst 1 }", "1/d burst 1000 }")
         + "  - { name: trial, key: 'user:{user_id}', limit: 1/d burst 3, mode: shadow }\n";
     two.limiter.set_rules(rules::parse("rules.yaml", &text).unwrap());
@@ -172,7 +173,7 @@ async fn a_limit_on_trial_is_charged_once_although_a_shard_is_missed() {
 
 #[tokio::test]
 async fn a_lost_reply_is_never_charged_twice_and_the_other_slot_is_undone() {
-    let two = Two::start(USUAL, "closed").await;
+    let two = Two::start(PATIENT, "closed").await;
     let user = two.elsewhere().await;
     let before = two.left().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::DropReplies).await;
@@ -191,7 +192,7 @@ async fn a_lost_reply_is_never_charged_twice_and_the_other_slot_is_undone() {
 
 #[tokio::test]
 async fn a_shard_that_is_gone_degrades_its_own_tier_and_the_other_still_decides() {
-    let two = Two::start(USUAL, "open").await;
+    let two = Two::start(PATIENT, "open").await;
     let user = two.elsewhere().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
     let passed = poll::until("the shard to be missed", async || {
@@ -208,23 +209,26 @@ async fn a_shard_that_is_gone_degrades_its_own_tier_and_the_other_still_decides(
 
 #[tokio::test]
 async fn a_closed_tier_whose_shard_is_gone_leaves_the_other_uncharged() {
-    let two = Two::start(USUAL, "closed").await;
+    let two = Two::start(PATIENT, "closed").await;
     let user = two.elsewhere().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
     for _ in 0..30 {
         let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
         assert_eq!(answer.outcome(), Outcome::Unavailable);
     }
-    let alone = two.limiter.check(&request(&user, "a pool that is never asked for"), 1).await;
-    assert!(alone.tiers()[0].verdict.allowed, "the user's token was not taken: {alone:?}");
+    poll::until("the user's token to be there", async || {
+        let alone = two.limiter.check(&request(&user, "a pool that is never asked for"), 1).await;
+        alone.tiers()[0].verdict.allowed.then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_share_that_refuses_while_its_shard_is_gone_gives_the_other_tier_back() {
-    let two = Two::start(USUAL, "local").await;
+    let two = Two::start(PATIENT, "local").await;
     // One of a hundred thousand nodes: its share is one.
     let nodes = NonZeroU32::new(100_000).unwrap();
-    let limiter = limiter(&two.cluster.url(), USUAL, "local").await.with_nodes(nodes);
+    let limiter = limiter(&two.cluster.url(), PATIENT, "local").await.with_nodes(nodes);
     let user = two.elsewhere().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
     let others = ["someone", "else"].map(|user| user.to_owned());
@@ -248,12 +252,14 @@ async fn whoever_gives_up_half_way_strands_nothing() {
     let user = two.spent().await;
     let before = two.left().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Delay(Duration::from_millis(30))).await;
+    let mut cancelled = 0;
     for _ in 0..20 {
         let request = request(&user, &two.pool);
         let check = two.limiter.check(&request, 1);
-        let cancelled = tokio::time::timeout(Duration::from_millis(5), check).await;
-        assert!(cancelled.is_err(), "the reply takes 30 ms");
+        // A reply takes 30 ms. On a busy machine it may have arrived when the timeout is looked at.
+        cancelled += u32::from(tokio::time::timeout(Duration::from_millis(5), check).await.is_err());
     }
+    assert!(cancelled > 0, "no check was cancelled");
     two.cluster.nodes[two.shared].proxy.set(Mode::Pass).await;
     poll::until("everything to be undone", async || (two.left().await == before).then_some(())).await;
 }

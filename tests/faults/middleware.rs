@@ -13,6 +13,8 @@ use tollgate_tests::redis_server::RedisServer;
 use tollgate_tower::{Identify, TollgateLayer};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
+use crate::node::UNHURRIED;
+
 const RULES: &str = r#"
 rules:
   - { name: open, key: "user:{user_id}", limit: 2/h, when: { endpoint: /open } }
@@ -25,7 +27,7 @@ struct Front(TollgateLayer<RedisStore>);
 
 impl Front {
     async fn over(redis: &RedisServer) -> Self {
-        let store = RedisStore::builder(&redis.url()).connect().await.unwrap();
+        let store = RedisStore::builder(&redis.url()).deadline(UNHURRIED).connect().await.unwrap();
         store.ready().await.unwrap();
         let limiter = Limiter::new(rules::parse("rules.yaml", RULES).unwrap(), store);
         let identify = Identify::new().header("x-user", "user_id").unwrap();

@@ -7,13 +7,14 @@ use tollgate::{Gate, RedisStore, StoreError};
 use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
 
-use crate::node::{CAPACITY, Node, USUAL, slow_limit};
+use crate::node::{CAPACITY, Node, UNHURRIED, USUAL, slow_limit};
 
 /// How many requests may pay the deadline before the breaker opens: about 20.
 const ABOUT_TWENTY: std::ops::RangeInclusive<usize> = 10..=30;
 
 /// What a Redis that is silent must look like to a node, from the first request to the last.
 async fn is_lost(node: &Node) {
+    let outages = node.gate.store().stats().outages;
     let asked = Instant::now();
     let paid = node.open_the_breaker().await;
     assert!(ABOUT_TWENTY.contains(&paid), "{paid} requests paid the deadline");
@@ -27,7 +28,7 @@ async fn is_lost(node: &Node) {
     assert!(asked.elapsed() < USUAL * 100, "500 decisions took {:?}", asked.elapsed());
     one_probe_at_a_time(node).await;
     assert_eq!(node.gate.store().stats().in_flight, 0);
-    assert_eq!(node.gate.store().stats().outages, 1);
+    assert_eq!(node.gate.store().stats().outages, outages + 1);
 }
 
 /// Sees several probes go by and never two at once.
@@ -46,10 +47,20 @@ async fn one_probe_at_a_time(node: &Node) {
 /// Decisions are made again, and what was logged is the loss and the return.
 async fn is_back(node: &Node) {
     node.recovered().await;
-    assert_eq!(node.spend("afterwards").await, Ok(CAPACITY - 1));
-    let lines = node.logged();
-    let count = |level: &str| lines.iter().filter(|line| line.contains(level)).count();
-    assert_eq!((count(" WARN "), count(" INFO ")), (1, 1), "one line for each change: {lines:#?}");
+    // A decision that is late on a busy machine may be charged, so each attempt has a key of its own.
+    let mut attempt = 0;
+    let left = poll::until("a decision in time", async || {
+        attempt += 1;
+        node.spend(&format!("afterwards {attempt}")).await.ok()
+    });
+    assert_eq!(left.await, CAPACITY - 1);
+    let count = |lines: &[String], level| lines.iter().filter(|line| line.contains(level)).count();
+    let lines = poll::until("the recovery to be logged", async || {
+        Some(node.logged()).filter(|lines| count(lines, " INFO ") > 0)
+    })
+    .await;
+    let changes = (count(&lines, " WARN "), count(&lines, " INFO "));
+    assert_eq!(changes, (1, 1), "one line for each change: {lines:#?}");
 }
 
 #[tokio::test]
@@ -137,7 +148,8 @@ async fn a_node_that_starts_before_its_redis_decides_once_it_is_there() {
 async fn what_waits_for_a_silent_redis_is_bounded() {
     const MOST: usize = 64;
     let node = Node::start().await;
-    let builder = RedisStore::builder(&node.proxy.url()).deadline(USUAL).max_in_flight(MOST);
+    // All of them are polled long before the first deadline is over.
+    let builder = RedisStore::builder(&node.proxy.url()).deadline(UNHURRIED).max_in_flight(MOST);
     let gate = std::sync::Arc::new(Gate::new(slow_limit(), builder.connect().await.unwrap()));
     gate.store().ready().await.unwrap();
     node.proxy.set(Mode::Blackhole).await;

@@ -17,12 +17,12 @@ use proptest::test_runner::FileFailurePersistence;
 use tollgate::core::algorithm::{Demand, State};
 use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
 use tollgate::{Bounds, Clock, Descriptor, Limit, MemoryStore, Micros, Store, Timestamp, Verdict};
-use tollgate_tests::trace::{now, times};
+use tollgate_tests::trace::{self, now};
 
 pub(crate) fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
-        cases: cases * times(),
-        max_global_rejects: 100 * cases * times(),
+        cases: trace::cases(cases),
+        max_global_rejects: 100 * trace::cases(cases),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct("laws/regressions"))),
         ..ProptestConfig::default()
     }

@@ -9,6 +9,7 @@ use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 
+use crate::outages::PATIENT;
 use crate::{check, node, node_with, warm};
 
 const THOUSAND: &str = "rules: [{ name: all, key: global, limit: 1/d burst 1000, consistency: leased }]";
@@ -57,7 +58,7 @@ async fn what_was_used_beyond_the_old_limit_stays_used_when_an_old_lease_comes_b
 async fn what_is_owed_is_charged_under_the_limit_of_now() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
-    let away = node_with(&proxy.url(), THOUSAND, Duration::from_millis(50)).await;
+    let away = node_with(&proxy.url(), THOUSAND, PATIENT).await;
     away.set_rules(with_burst(50));
     proxy.set(Mode::Refuse).await;
     let admit = async |count: u64| {

@@ -59,7 +59,12 @@ async fn a_cold_key_is_decided_at_redis_and_a_hot_one_here() {
     assert_eq!(node.store().held(&hit).in_force, Consistency::Exact);
     assert_eq!(node.store().stats().lease_calls, 0);
     warm(&node).await;
-    assert_eq!(node.store().held(&hit).in_force, Consistency::Leased);
+    // A key cools down while a busy machine does something else.
+    poll::until("a lease in force", async || {
+        check(&node).await;
+        (node.store().held(&hit).in_force == Consistency::Leased).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -213,8 +218,9 @@ async fn what_is_lent_first_is_remembered_until_it_would_be_earned_back() {
         let key = String::from_utf8(store.key(&hit)).unwrap();
         let left = server.command(&["PTTL", &key]).await;
         let left: i64 = redis::from_redis_value(left).unwrap();
+        const SLACK_MS: i64 = 20_000; // a busy machine may take its time to look
         assert!(
-            left >= 4 * 3_600_000,
+            left >= 4 * 3_600_000 - SLACK_MS,
             "400 tokens take four hours to come back; {limit} is kept for {left} ms"
         );
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{Answer, Clock, Descriptor, LeasedStore, Limiter, RedisStore, rules};
+use tollgate_tests::poll;
 
 /// A busy machine is no reason to decide without the store.
 const UNHURRIED: Duration = Duration::from_secs(5);
@@ -28,7 +29,7 @@ async fn node(url: &str, rules: &str) -> Arc<Limiter<LeasedStore>> {
 
 async fn node_with(url: &str, rules: &str, deadline: Duration) -> Arc<Limiter<LeasedStore>> {
     let redis = RedisStore::builder(url).deadline(deadline).connect().await.unwrap();
-    redis.ready().await.unwrap();
+    poll::until("a store that is ready", async || redis.ready().await.ok()).await;
     let store = LeasedStore::among(redis, NonZeroU32::MIN);
     Arc::new(Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store))
 }
@@ -58,7 +59,7 @@ async fn warm(node: &Limiter<LeasedStore>) -> u64 {
 /// The same with a request of one's own.
 async fn warm_with(node: &Limiter<LeasedStore>, request: &Descriptor<'_>) -> u64 {
     let mut admitted = 0;
-    tollgate_tests::poll::until("a lease", async || {
+    poll::until("a lease", async || {
         for _ in 0..20 {
             admitted += u64::from(node.check(request, 1).await.allowed());
         }

@@ -9,7 +9,6 @@ use tollgate_tests::redis_server::RedisServer;
 
 use crate::{calls, check, node, node_with, warm};
 
-const USUAL: Duration = Duration::from_millis(50);
 /// Long enough for a busy machine, and short enough to wait for.
 pub(crate) const PATIENT: Duration = Duration::from_millis(500);
 
@@ -17,7 +16,7 @@ pub(crate) const PATIENT: Duration = Duration::from_millis(500);
 async fn behind_a_proxy(rules: &str) -> (RedisServer, FaultProxy, std::sync::Arc<Limiter<LeasedStore>>) {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
-    let node = node_with(&proxy.url(), rules, USUAL).await;
+    let node = node_with(&proxy.url(), rules, PATIENT).await;
     (server, proxy, node)
 }
 
@@ -26,15 +25,18 @@ async fn a_lease_is_spent_to_its_end_without_redis_and_then_the_policy_speaks() 
     let rules = "rules: [{ name: all, key: global, limit: 1/d burst 100000, consistency: leased,
                            on_store_failure: closed }]";
     let (_server, proxy, node) = behind_a_proxy(rules).await;
-    warm(&node).await;
-    poll::until("some tokens", async || {
-        check(&node).await;
-        (node.store().stats().tokens_held > 20).then_some(())
+    // On a busy machine a lease may end before it is asked for; then another is tried.
+    poll::until("a decision on held tokens while Redis is away", async || {
+        proxy.set(Mode::Pass).await;
+        warm(&node).await;
+        for _ in 0..20 {
+            check(&node).await;
+        }
+        proxy.set(Mode::Refuse).await;
+        let answer = check(&node).await;
+        (answer.allowed() && answer.degraded().is_none()).then_some(())
     })
     .await;
-    proxy.set(Mode::Refuse).await;
-    let answer = check(&node).await;
-    assert!(answer.allowed() && answer.degraded().is_none(), "tokens are held, and nobody needs Redis");
     poll::until("the lease to end", async || {
         let answer = check(&node).await;
         (answer.outcome() == Outcome::Unavailable).then_some(())

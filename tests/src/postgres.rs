@@ -1,12 +1,12 @@
 //! A PostgreSQL of the test's own: its own data directory, a free port, gone when the test is.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::poll;
+use crate::ports::free_port;
 use crate::scratch::Scratch;
 
 /// Starting takes a second or two; a busy machine may take its time.
@@ -126,9 +126,4 @@ fn as_postgres(program: &Path) -> Command {
 fn run(command: &mut Command) {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
-    listener.local_addr().expect("it is bound").port()
 }

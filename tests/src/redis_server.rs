@@ -1,5 +1,6 @@
-//! A real redis-server, started for one test and gone with it.
+//! A real redis-server or valkey-server, started for one test and gone with it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -14,6 +15,8 @@ use crate::ports::free_port;
 use crate::scratch::Scratch;
 use crate::signals::Signal;
 
+/// Names the server to start, by a name in the path or an absolute path: `TOLLGATE_TEST_REDIS=$(tests/valkey/install)`.
+const PROGRAM: &str = "TOLLGATE_TEST_REDIS";
 /// How many ports to try: somebody may be quicker to take one.
 const TRIES: usize = 5;
 /// Its unix socket and its log, in its folder.
@@ -268,6 +271,19 @@ impl Drop for RedisServer {
     }
 }
 
+/// The server's program: `redis-server`, unless `TOLLGATE_TEST_REDIS` names another.
+pub fn program() -> OsString {
+    std::env::var_os(PROGRAM).unwrap_or_else(|| "redis-server".into())
+}
+
+/// Panics with the program that did not start.
+pub(crate) fn did_not_start(error: &std::io::Error) -> ! {
+    panic!(
+        "{}: {error}; install the Debian package `redis-server`, or name a server in {PROGRAM}",
+        program().display()
+    );
+}
+
 /// The words of a reply.
 ///
 /// # Panics
@@ -299,14 +315,14 @@ fn arguments(options: Options<'_>, port: u16, certificates: Option<&Certificates
 
 fn spawn(args: &[String], folder: &Scratch) -> Child {
     let log = File::options().create(true).append(true).open(folder.path().join(LOG)).expect("a log");
-    Command::new("redis-server")
+    Command::new(program())
         .args(args)
         .current_dir(folder.path())
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a second handle"))
         .stderr(log)
         .spawn()
-        .expect("`redis-server` starts; the Debian package is `redis-server`")
+        .unwrap_or_else(|error| did_not_start(&error))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tollgate::{Clock, Micros, Timestamp};
 use crate::fault_proxy::FaultProxy;
 use crate::poll;
 use crate::ports::free_port;
-use crate::redis_server::{Options, RedisServer, Tls, text};
+use crate::redis_server::{Options, RedisServer, Tls, did_not_start, program, text};
 use crate::scratch::Scratch;
 
 /// What the sentinels call the primary.
@@ -207,14 +207,14 @@ impl Sentinel {
                 .join("\n"),
         );
         fs::write(&file, text).expect("a folder of our own");
-        let process = Command::new("redis-server")
+        let process = Command::new(program())
             .args(["sentinel.conf", "--sentinel"])
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("`redis-server` starts; the Debian package is `redis-server`");
+            .unwrap_or_else(|error| did_not_start(&error));
         Sentinel { process, port, folder }
     }
 

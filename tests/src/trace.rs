@@ -65,9 +65,22 @@ pub fn now<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// How many times the usual number of cases a long run wants: `TOLLGATE_TIMES=100`.
-pub fn times() -> u32 {
-    std::env::var("TOLLGATE_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+/// The number of cases to run where `usual` is the usual number: `TOLLGATE_TIMES=100` multiplies it, and
+/// `TOLLGATE_TIMES=1/10` divides it.
+///
+/// # Panics
+///
+/// `TOLLGATE_TIMES` is not `N` or `N/M`.
+pub fn cases(usual: u32) -> u32 {
+    let Ok(text) = std::env::var("TOLLGATE_TIMES") else { return usual };
+    scaled(usual, &text).unwrap_or_else(|| panic!("TOLLGATE_TIMES={text} is not of the form `100` or `1/10`"))
+}
+
+/// At least one case: a suite that runs nothing would pass.
+fn scaled(usual: u32, times: &str) -> Option<u32> {
+    let (multiply, divide) = times.split_once('/').unwrap_or((times, "1"));
+    let scaled = usual.checked_mul(multiply.parse().ok()?)?.checked_div(divide.parse().ok()?)?;
+    Some(scaled.max(1))
 }
 
 /// Any limit at all, small enough that traces reach its edges.
@@ -435,5 +448,22 @@ fn spec(hit: &Hit<'_>) -> model::Algorithm {
             window_us: window.get(),
             phase: if *opens == Opening::First { model::Phase::First } else { model::Phase::Epoch },
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scaled;
+
+    #[test]
+    fn the_number_of_cases_is_multiplied_or_divided_and_never_zero() {
+        for (times, expected) in
+            [("1", 60), ("100", 6_000), ("1/10", 6), ("3/2", 90), ("1/1000", 1), ("0", 1)]
+        {
+            assert_eq!(scaled(60, times), Some(expected), "{times}");
+        }
+        for times in ["", "a", "1/0", "1/", "0.1", "-1", "4294967295"] {
+            assert_eq!(scaled(60, times), None, "{times}");
+        }
     }
 }

@@ -31,7 +31,7 @@ struct Arguments {
 }
 
 /// So much that the limit is not in the way.
-const ROOMY: &str = "10000000/s burst 1000000";
+const ROOMY: &str = "100000000/s burst 10000000";
 const CROWDED: &str = "1000/s burst 1000";
 const TIGHT: &str = "10/s burst 10";
 

@@ -95,8 +95,7 @@ impl Served {
     }
 
     fn wait_until_it_stops_accepting(&self) {
-        let tries = (0..20_000).take_while(|_| TcpStream::connect(&self.http).is_ok()).count();
-        assert!(tries < 20_000, "it still accepts connections");
+        until("the server to stop accepting", || TcpStream::connect(&self.http).is_err());
     }
 
     fn wait(&mut self) -> ExitStatus {
@@ -137,7 +136,16 @@ fn the_first_screens_curl_ends_in_a_429_with_all_headers() {
     let served = Served::start(&[]);
     assert!(served.greeting.contains(&format!("http://{}", served.http)), "{}", served.greeting);
     assert!(served.greeting.contains("starter set"));
-    let answers = [0; 3].map(|_| served.send("POST", "/v1/check", FREE));
+    // Three requests within the second in which the bucket earns what the third is short of. A busy machine may need
+    // several attempts.
+    let mut user = 0;
+    let mut answers = Default::default();
+    until("a refusal", || {
+        user += 1;
+        let body = FREE.replace("42", &user.to_string());
+        answers = [(); 3].map(|()| served.send("POST", "/v1/check", &body));
+        answers[2].starts_with("HTTP/1.1 429")
+    });
     assert!(answers[0].starts_with("HTTP/1.1 200 OK\r\n"), "{}", answers[0]);
     assert!(answers[1].starts_with("HTTP/1.1 200 OK\r\n"));
     let refused = &answers[2];
@@ -191,7 +199,7 @@ fn a_fresh_data_directory_begins_with_the_starter_set_and_changes_are_obeyed() {
     runtime.block_on(book.add("me", rule.draft().clone())).unwrap();
     for server in [&served, &other] {
         let refused = || server.send("POST", "/v1/check", "{}").starts_with("HTTP/1.1 403");
-        assert!((0..20_000).any(|_| refused()), "the change is not obeyed");
+        until("the change to be obeyed", refused);
     }
     runtime.block_on(book.database().close());
 }

@@ -7,7 +7,8 @@ mod support;
 use std::fs;
 use std::process::{Command, Output};
 
-use support::Served;
+use support::{Served, status};
+use tollgate_tests::poll;
 use tollgate_tests::scratch::Scratch;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -24,9 +25,11 @@ fn said(output: &Output) -> (Option<i32>, String) {
 #[test]
 fn a_frame_of_a_running_server_tells_what_it_did() {
     let served = Served::start(&[]);
-    for _ in 0..60 {
-        served.post("/v1/check", r#"{"attributes": {"user_id": "greedy", "plan": "free"}}"#);
-    }
+    // Faster than the bucket refills, whatever the machine does beside it.
+    poll::blocking("a refusal", poll::PATIENCE, || {
+        let greedy = r#"{"attributes": {"user_id": "greedy", "plan": "free"}, "cost": 50}"#;
+        status(&served.post("/v1/check", greedy)) == 429
+    });
     let (code, frame) = said(&tollgate(&["top", "--once", "--server", &format!("http://{}", served.http)]));
     assert_eq!(code, Some(0), "{frame}");
     for told in

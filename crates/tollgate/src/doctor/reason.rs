@@ -29,8 +29,10 @@ pub(super) fn words(error: &RedisError) -> String {
 /// What to do about an error.
 pub(super) fn way_out(error: &RedisError) -> &'static str {
     if let Some(code) = error.code() {
-        // What a user may not do within a script is not said in one word.
-        let forbidden = error.detail().is_some_and(|detail| detail.contains("can't run"));
+        // A command that the user may not run within a script is an ERR. Redis 7.0 says "can't run this command", later
+        // ones and Valkey "ACL failure in script".
+        let is_forbidden = |detail: &str| detail.contains("can't run") || detail.contains("ACL failure");
+        let forbidden = error.detail().is_some_and(is_forbidden);
         return by_code(if forbidden { "NOPERM" } else { code });
     }
     match tls_error(error) {
