@@ -21,14 +21,14 @@ use crate::tables::run;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A limiter whose rules are followed, until it is dropped.
-struct Followed {
-    limiter: Arc<Limiter<MemoryStore>>,
-    status: RulesStatus,
+pub(crate) struct Followed {
+    pub(crate) limiter: Arc<Limiter<MemoryStore>>,
+    pub(crate) status: RulesStatus,
     task: JoinHandle<()>,
 }
 
 impl Followed {
-    async fn start(source: RuleSource) -> Self {
+    pub(crate) async fn start(source: RuleSource) -> Self {
         Followed::go(Follower::start(source).await.unwrap())
     }
 
@@ -39,11 +39,11 @@ impl Followed {
         Followed { limiter, status, task }
     }
 
-    fn labels(&self) -> Vec<String> {
+    pub(crate) fn labels(&self) -> Vec<String> {
         self.limiter.rules().rules().iter().map(|rule| rule.label().to_owned()).collect()
     }
 
-    async fn until_the_rules_are(&self, labels: &[&str]) {
+    pub(crate) async fn until_the_rules_are(&self, labels: &[&str]) {
         until(&format!("the rules are {labels:?}"), || self.labels() == labels).await;
     }
 

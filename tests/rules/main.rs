@@ -5,4 +5,5 @@
 mod book;
 mod drafts;
 mod follow;
+mod outages;
 mod tables;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::unreadable::UnreadableColumn;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use tollgate_core::rule::{CostDraft, Mode};
@@ -88,6 +89,10 @@ pub struct RuleRow {
     pub updated_at: String,
     /// Grows with every change of this rule.
     pub version: i64,
+    /// The columns whose values no rule can have, written by plain SQL. Here they have their defaults, so a row that has
+    /// any is not a rule: it can be replaced or deleted.
+    #[serde(skip)]
+    pub unreadable: Vec<UnreadableColumn>,
 }
 
 impl RuleRow {

@@ -16,7 +16,10 @@ use super::{DatabaseError, PATIENCE, Pool, address, is_up_to_date, migrator, qui
 const OLDEST: [u32; 3] = [3, 51, 3];
 /// One writes, the others read.
 const CONNECTIONS: u32 = 4;
-const TABLES: &[&str] = &[include_str!("../../migrations/sqlite/0001_rules.sql")];
+const TABLES: &[(i64, &str)] = &[
+    (1, include_str!("../../migrations/sqlite/0001_rules.sql")),
+    (3, include_str!("../../migrations/sqlite/0003_rule_checks.sql")),
+];
 /// The most tries for the lock that turns the write-ahead log on, and the pause between them.
 const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
