@@ -218,6 +218,36 @@ async fn postgres_tells_of_changes_and_may_crash_and_come_back() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// One bad row must not keep a fleet from being restarted.
+#[tokio::test(flavor = "multi_thread")]
+async fn start_with_an_invalid_row_takes_the_last_good_rules_and_says_so() {
+    let folder = Scratch::new("invalid");
+    let url = format!("sqlite://{}", folder.path().join("rules.db").display());
+    let kept = SnapshotFile::new(folder.path().join("rules.snapshot"));
+    let database = Database::open(&url).await.unwrap();
+    let insert = |name: &str, limit: &str| {
+        format!(
+            "INSERT INTO rate_limit_rule (name, key_pattern, limit_text) VALUES ('{name}', 'global', '{limit}')"
+        )
+    };
+    run(&database, &insert("good", "1/s")).await.unwrap();
+    let start = async || Follower::start_with_snapshot(RuleSource::database(&url), kept.clone()).await;
+    drop(Followed::go(start().await.unwrap()));
+    run(&database, &insert("bad", "fast")).await.unwrap();
+    let followed = Followed::go(start().await.unwrap());
+    assert_eq!(followed.labels(), ["good"]);
+    let report = followed.status.report();
+    assert!(report.error.unwrap().contains("rule `bad`") && report.stale_since.is_some());
+    run(&database, "UPDATE rate_limit_rule SET limit_text = '2/s' WHERE name = 'bad'").await.unwrap();
+    followed.until_the_rules_are(&["good", "bad"]).await;
+    // Without a snapshot there is nothing to start with.
+    run(&database, "UPDATE rate_limit_rule SET limit_text = 'fast' WHERE name = 'bad'").await.unwrap();
+    let none = SnapshotFile::new(folder.path().join("none"));
+    let refused = Follower::start_with_snapshot(RuleSource::database(&url), none).await;
+    assert!(matches!(refused, Err(SourceError::Rows(_))), "{refused:?}");
+    database.close().await;
+}
+
 /// A copy of a file of kept rules with one letter changed.
 fn damaged(kept: &SnapshotFile, folder: &Path) -> SnapshotFile {
     let text = fs::read_to_string(kept.path()).unwrap();

@@ -5,5 +5,7 @@
 mod book;
 mod drafts;
 mod follow;
+mod odd_rows;
 mod outages;
+mod server;
 mod tables;

@@ -11,6 +11,7 @@ use tollgate_tests::postgres::Postgres;
 use tollgate_tests::signals::Signal;
 
 use crate::follow::Followed;
+use crate::server::Running;
 use crate::tables::run;
 
 /// An outage shows within this time.
@@ -148,5 +149,53 @@ async fn read_that_waits_for_a_lock_is_stale_with_the_reason_and_repeated_when_t
     })
     .await;
     fresh_within(&followed, GONE_WITHIN).await;
+    database.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_on_a_locked_table_are_answered_503_with_the_reason() {
+    let (server, database) = server().await;
+    let api = Running::start(&server.url()).await;
+    let mut locking = PgConnection::connect(&server.url()).await.unwrap();
+    locking
+        .execute(
+            "BEGIN; LOCK TABLE rate_limit_rule, rate_limit_rule_history, rate_limit_violation \
+             IN ACCESS EXCLUSIVE MODE",
+        )
+        .await
+        .unwrap();
+    let rule = r#"{"name": "new", "key": "global", "limit": "1/s"}"#;
+    let answers = tokio::join!(
+        api.ask("GET", "/v1/rules", ""),
+        api.ask("POST", "/v1/rules", rule),
+        api.ask("GET", "/v1/rules/history", ""),
+        api.ask("GET", "/v1/violations", ""),
+    );
+    for (status, answer) in [answers.0, answers.1, answers.2, answers.3] {
+        let detail = answer["detail"].as_str().unwrap_or_default();
+        assert!(status == 503 && detail.contains("holds a lock"), "{status} {answer}");
+    }
+    locking.execute("ROLLBACK").await.unwrap();
+    api.expect(200, "GET", "/v1/rules", "").await;
+    api.expect(201, "POST", "/v1/rules", rule).await;
+    database.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_on_a_silent_database_are_answered_503_and_the_next_ones_are_served() {
+    let (server, database) = server().await;
+    let api = Running::start(&server.url()).await;
+    api.expect(200, "GET", "/v1/rules", "").await;
+    let stopped = Stopped::stop(backends(&database).await);
+    // Connections that were open give no answer and are replaced.
+    poll::within(Duration::from_secs(60), "a request to be served", async || {
+        match api.ask("GET", "/v1/rules", "").await {
+            (200, _) => Some(()),
+            (503, _) => None,
+            (status, answer) => panic!("{status} {answer}"),
+        }
+    })
+    .await;
+    drop(stopped);
     database.close().await;
 }

@@ -11,6 +11,9 @@ use super::findings::clip;
 use super::row::RuleRow;
 use super::rows::problems_of;
 
+/// The name for a row of which nothing can be trusted.
+const WHOLE_ROW: &str = "rule";
+
 /// A column of a row whose value no rule can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadableColumn {
@@ -32,6 +35,11 @@ impl UnreadableColumn {
             "is_active" => "mode",
             column => column,
         }
+    }
+
+    /// Whether nothing of the row can be trusted.
+    pub fn is_whole_row(&self) -> bool {
+        self.column == WHOLE_ROW
     }
 }
 
@@ -81,7 +89,7 @@ fn readable_part(text: &str, error: &serde_json::Error) -> RuleRow {
 }
 
 fn whole(text: &str, reason: &str) -> UnreadableColumn {
-    UnreadableColumn { column: "rule".to_owned(), reason: reason.to_owned(), value: clip(text) }
+    UnreadableColumn { column: WHOLE_ROW.to_owned(), reason: reason.to_owned(), value: clip(text) }
 }
 
 /// The error without its place, which is one in our own JSON.
