@@ -71,6 +71,28 @@ async fn planned_failover_is_followed_within_200_ms_of_the_promotion() {
     panic!("followed after {measured:?}");
 }
 
+/// The rights that the docs of earlier versions gave.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel_that_permits_only_switch_master_is_followed_by_that() {
+    let sentinels = Sentinels::start().await;
+    let channels = ["resetchannels", "&+switch-master", "&__sentinel__:hello"];
+    sentinels.command(&[&["ACL", "SETUSER", "default"][..], &channels].concat()).await;
+    let gate = gate(&sentinels.url()).await;
+    let denied = "cannot subscribe to +failover-state-wait-promotion: NOPERM";
+    poll::until("the sentinels to refuse", async || (logged(denied).len() >= 3).then_some(())).await;
+    sentinels.failover().await;
+    let there = format!("the primary is 127.0.0.1:{} now", sentinels.servers[1].proxy.port());
+    poll::within(Duration::from_secs(60), "+switch-master to be heard", async || {
+        (!logged(&there).is_empty()).then_some(())
+    })
+    .await;
+    poll::until("the new primary to be written to", async || {
+        gate.allow("key").await.ok()?;
+        (count(&sentinels, 1, "*:key").await? == 1).then_some(())
+    })
+    .await;
+}
+
 /// Has a server promoted while there is load; how long until the first charge there.
 async fn planned_failover(
     sentinels: &Sentinels,
@@ -146,8 +168,10 @@ async fn wrong_name_and_missing_password_are_logged_as_doctor_says_them() {
     assert!(no_password.contains("NOAUTH Authentication required; give a password"), "{no_password}");
     assert!(no_password.contains(&format!("sentinel 127.0.0.1:{}", sentinel.port())), "{no_password}");
     server.command(&["CONFIG", "SET", "requirepass", "canary-31"]).await;
-    let no_password = said(&server.url()).await;
-    assert!(no_password.contains("NOAUTH Authentication required; give a password"), "{no_password}");
+    for url in [server.url(), server.url().replace("redis://", "redis-cluster://")] {
+        let no_password = said(&url).await;
+        assert!(no_password.contains("NOAUTH Authentication required; give a password"), "{no_password}");
+    }
 }
 
 /// The part of a URL that is logged.

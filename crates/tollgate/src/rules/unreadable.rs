@@ -54,7 +54,12 @@ impl RuleRow {
     pub(super) fn read(rule_id: i64, json: &[u8]) -> Self {
         let text = String::from_utf8_lossy(json);
         let is_utf8 = matches!(text, std::borrow::Cow::Borrowed(_));
-        match serde_json::from_str(&text) {
+        match serde_json::from_str::<RuleRow>(&text) {
+            // An array would be read as the columns in their order.
+            Ok(_) if !text.trim_start().starts_with('{') => {
+                let unreadable = vec![whole(&text, "it is not an object")];
+                RuleRow { rule_id, unreadable, ..RuleRow::default() }
+            }
             Ok(row) if is_utf8 => RuleRow { rule_id, ..row },
             Ok(row) => RuleRow { rule_id, unreadable: vec![whole(&text, "it is not UTF-8")], ..row },
             Err(error) => RuleRow { rule_id, ..readable_part(&text, &error) },

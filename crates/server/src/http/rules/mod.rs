@@ -12,6 +12,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -147,20 +148,26 @@ pub(super) async fn list(State(app): State<App>) -> Result<Response, Problem> {
         ListBody { source: home.shown(), version: None, writable: false, error: None, rules: Vec::new() };
     match home {
         RulesHome::Database { book, status, .. } => {
-            let rows = book.list().await.map_err(refused)?;
-            let mut entries = Entry::of_rows(book, &rows, &app.limiter.rules());
-            if entries.iter().any(Entry::is_not_in_effect) {
+            let rows = Arc::new(book.list().await.map_err(refused)?);
+            body.rules = entries(&app, book, &rows).await?;
+            if body.rules.iter().any(Entry::is_not_in_effect) {
                 // Perhaps a change that this node has not read yet.
                 home.refresh().await;
-                entries = Entry::of_rows(book, &rows, &app.limiter.rules());
+                body.rules = entries(&app, book, &rows).await?;
             }
             let report = status.report();
-            body.rules = entries;
             (body.version, body.error, body.writable) = (report.version.parse().ok(), report.error, true);
         }
         _ => body.rules = app.limiter.rules().rules().iter().map(Entry::of_rule).collect(),
     }
     Ok(Json(body).into_response())
+}
+
+/// Rows as they are listed. There may be many, so they are not compared on a thread that decides.
+async fn entries(app: &App, book: &RuleBook, rows: &Arc<Vec<RuleRow>>) -> Result<Vec<Entry>, Problem> {
+    let (book, rows, enforced) = (book.clone(), Arc::clone(rows), app.limiter.rules().to_arc());
+    let compared = tokio::task::spawn_blocking(move || Entry::of_rows(&book, &rows, &enforced));
+    compared.await.map_err(|_| Problem::interrupted())
 }
 
 /// Add a rule, which is in effect when this is answered.
