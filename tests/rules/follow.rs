@@ -82,7 +82,7 @@ async fn a_file_may_be_rewritten_replaced_broken_and_taken_away() {
     let version = followed.status.report().version;
     fs::write(&path, file("rewritten")).unwrap();
     followed.until_the_rules_are(&["rewritten"]).await;
-    assert_ne!(followed.status.report().version, version);
+    followed.until_reported("another version", |report| report.version != version).await;
     replace(&path, &file("replaced"));
     followed.until_the_rules_are(&["replaced"]).await;
     replace(&path, &file("again"));
