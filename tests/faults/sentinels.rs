@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -50,40 +50,133 @@ async fn a_promotion_after_a_crash_is_followed_although_a_sentinel_is_gone() {
     println!("promoted {promoted:?} after the kill, followed {followed:?} later");
 }
 
+/// A planned failover is followed within this time of the promotion. Sentinels announce it after about a second.
+const FOLLOWED_WITHIN: Duration = Duration::from_millis(200);
+/// A machine that is busy for a moment says nothing about that, so there is more than one failover.
+const FAILOVERS: usize = 3;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_planned_failover_is_followed_at_once_and_leaves_the_old_primary() {
+async fn planned_failover_is_followed_within_200_ms_of_the_promotion() {
     let sentinels = Sentinels::start().await;
     let gate = gate(&sentinels.url()).await;
+    let mut measured = Vec::new();
+    for number in 0..FAILOVERS {
+        let followed = planned_failover(&sentinels, &gate, 1 - number % 2, number).await;
+        println!("followed {followed:?} after the promotion");
+        measured.push(followed);
+        if followed <= FOLLOWED_WITHIN {
+            return;
+        }
+    }
+    panic!("followed after {measured:?}");
+}
+
+/// The rights that the docs of earlier versions gave.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel_that_permits_only_switch_master_is_followed_by_that() {
+    let sentinels = Sentinels::start().await;
+    let channels = ["resetchannels", "&+switch-master", "&__sentinel__:hello"];
+    sentinels.command(&[&["ACL", "SETUSER", "default"][..], &channels].concat()).await;
+    let gate = gate(&sentinels.url()).await;
+    let denied = "cannot subscribe to +failover-state-wait-promotion: NOPERM";
+    poll::until("the sentinels to refuse", async || (logged(denied).len() >= 3).then_some(())).await;
+    sentinels.failover().await;
+    let there = format!("the primary is 127.0.0.1:{} now", sentinels.servers[1].proxy.port());
+    poll::within(Duration::from_secs(60), "+switch-master to be heard", async || {
+        (!logged(&there).is_empty()).then_some(())
+    })
+    .await;
+    poll::until("the new primary to be written to", async || {
+        gate.allow("key").await.ok()?;
+        (count(&sentinels, 1, "*:key").await? == 1).then_some(())
+    })
+    .await;
+}
+
+/// Has a server promoted while there is load; how long until the first charge there.
+async fn planned_failover(
+    sentinels: &Sentinels,
+    gate: &Arc<Gate<RedisStore>>,
+    new: usize,
+    number: usize,
+) -> Duration {
     let done = Arc::new(AtomicBool::new(false));
-    let (failed, decided) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let load = {
-        let (gate, done, failed, decided) = (gate.clone(), done.clone(), failed.clone(), decided.clone());
+        let (gate, done) = (gate.clone(), done.clone());
         tokio::spawn(async move {
+            let (mut charged, mut failed) = (0_usize, 0_usize);
             while !done.load(Ordering::Relaxed) {
-                let count = if gate.peek("load").await.is_ok() { &decided } else { &failed };
-                count.fetch_add(1, Ordering::Relaxed);
+                let key = format!("load{number}-{charged}");
+                if gate.allow(&key).await.is_ok() { charged += 1 } else { failed += 1 }
             }
+            (charged, failed)
         })
     };
     sentinels.failover().await;
-    sentinels.until_role(1, "master").await;
+    sentinels.until_role(new, "master").await;
     let promoted = Instant::now();
+    let key = format!("key{number}");
     poll::until("the new primary to be written to", async || {
-        gate.allow("key").await.ok()?;
-        let keys = sentinels.servers[1].server.try_command(&["KEYS", "*:key"]).await.ok()?;
-        (redis::from_redis_value::<Vec<String>>(keys).unwrap().len() == 1).then_some(())
+        gate.allow(&key).await.ok()?;
+        (count(sentinels, new, &format!("*:{key}")).await? == 1).then_some(())
     })
     .await;
     let followed = promoted.elapsed();
-    sentinels.until_role(0, "slave").await;
+    sentinels.until_role(1 - new, "slave").await;
     done.store(true, Ordering::Relaxed);
-    load.await.unwrap();
-    let (failed, decided) = (failed.load(Ordering::Relaxed), decided.load(Ordering::Relaxed));
-    println!(
-        "followed {followed:?} after the promotion; {failed} of {} decisions were degraded",
-        failed + decided
+    let (charged, failed) = load.await.unwrap();
+    let kept = poll::until("the keys of the new primary", async || {
+        count(sentinels, new, &format!("*:load{number}-*")).await
+    })
+    .await;
+    println!("{charged} charged, of which {} were lost; {failed} failed", charged - kept);
+    assert!(failed < charged, "{failed} failed, {charged} did not");
+    followed
+}
+
+/// How many keys of a pattern a server has.
+async fn count(sentinels: &Sentinels, server: usize, pattern: &str) -> Option<usize> {
+    let keys = sentinels.servers[server].server.try_command(&["KEYS", pattern]).await.ok()?;
+    Some(redis::from_redis_value::<Vec<String>>(keys).unwrap().len())
+}
+
+#[tokio::test]
+async fn wrong_name_and_missing_password_are_logged_as_doctor_says_them() {
+    listen_to_logs();
+    let server = RedisServer::start().await;
+    let sentinel =
+        Sentinel::start(server.port(), 1, Guard { password: Some("watch-77"), ..Guard::default() });
+    let url =
+        |name: &str, login: &str| format!("redis-sentinel://127.0.0.1:{}/{name}{login}", sentinel.port());
+    let said = async |url: &str| {
+        let redis = RedisStore::builder(url).deadline(UNHURRIED);
+        let refused = redis.connect().await.unwrap().ready().await;
+        assert!(refused.is_err(), "{url}");
+        logged(" WARN ").into_iter().rfind(|line| line.contains(&redis_shown(url))).unwrap_or_default()
+    };
+    let right = url(NAME, "?sentinel_pass=watch-77");
+    poll::until("the primary by way of its sentinel", async || {
+        RedisStore::builder(&right).deadline(UNHURRIED).connect().await.unwrap().ready().await.ok()
+    })
+    .await;
+    let wrong_name = said(&url("nobody", "?sentinel_pass=watch-77")).await;
+    assert!(
+        wrong_name.contains("no primary is called `nobody`; correct the name at the end of the URL"),
+        "{wrong_name}"
     );
-    assert!(failed < decided, "{failed} failed, {decided} did not");
+    let no_password = said(&url(NAME, "")).await;
+    assert!(no_password.contains("NOAUTH Authentication required; give a password"), "{no_password}");
+    assert!(no_password.contains(&format!("sentinel 127.0.0.1:{}", sentinel.port())), "{no_password}");
+    server.command(&["CONFIG", "SET", "requirepass", "canary-31"]).await;
+    for url in [server.url(), server.url().replace("redis://", "redis-cluster://")] {
+        let no_password = said(&url).await;
+        assert!(no_password.contains("NOAUTH Authentication required; give a password"), "{no_password}");
+    }
+}
+
+/// The part of a URL that is logged.
+fn redis_shown(url: &str) -> String {
+    RedisStore::builder(url).shown()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,14 +21,14 @@ use crate::tables::run;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A limiter whose rules are followed, until it is dropped.
-struct Followed {
-    limiter: Arc<Limiter<MemoryStore>>,
-    status: RulesStatus,
+pub(crate) struct Followed {
+    pub(crate) limiter: Arc<Limiter<MemoryStore>>,
+    pub(crate) status: RulesStatus,
     task: JoinHandle<()>,
 }
 
 impl Followed {
-    async fn start(source: RuleSource) -> Self {
+    pub(crate) async fn start(source: RuleSource) -> Self {
         Followed::go(Follower::start(source).await.unwrap())
     }
 
@@ -39,11 +39,11 @@ impl Followed {
         Followed { limiter, status, task }
     }
 
-    fn labels(&self) -> Vec<String> {
+    pub(crate) fn labels(&self) -> Vec<String> {
         self.limiter.rules().rules().iter().map(|rule| rule.label().to_owned()).collect()
     }
 
-    async fn until_the_rules_are(&self, labels: &[&str]) {
+    pub(crate) async fn until_the_rules_are(&self, labels: &[&str]) {
         until(&format!("the rules are {labels:?}"), || self.labels() == labels).await;
     }
 
@@ -82,7 +82,7 @@ async fn a_file_may_be_rewritten_replaced_broken_and_taken_away() {
     let version = followed.status.report().version;
     fs::write(&path, file("rewritten")).unwrap();
     followed.until_the_rules_are(&["rewritten"]).await;
-    assert_ne!(followed.status.report().version, version);
+    followed.until_reported("another version", |report| report.version != version).await;
     replace(&path, &file("replaced"));
     followed.until_the_rules_are(&["replaced"]).await;
     replace(&path, &file("again"));
@@ -216,6 +216,36 @@ async fn postgres_tells_of_changes_and_may_crash_and_come_back() {
     database.close().await;
     drop((followed, late));
     fs::remove_dir_all(folder).unwrap();
+}
+
+/// One bad row must not keep a fleet from being restarted.
+#[tokio::test(flavor = "multi_thread")]
+async fn start_with_an_invalid_row_takes_the_last_good_rules_and_says_so() {
+    let folder = Scratch::new("invalid");
+    let url = format!("sqlite://{}", folder.path().join("rules.db").display());
+    let kept = SnapshotFile::new(folder.path().join("rules.snapshot"));
+    let database = Database::open(&url).await.unwrap();
+    let insert = |name: &str, limit: &str| {
+        format!(
+            "INSERT INTO rate_limit_rule (name, key_pattern, limit_text) VALUES ('{name}', 'global', '{limit}')"
+        )
+    };
+    run(&database, &insert("good", "1/s")).await.unwrap();
+    let start = async || Follower::start_with_snapshot(RuleSource::database(&url), kept.clone()).await;
+    drop(Followed::go(start().await.unwrap()));
+    run(&database, &insert("bad", "fast")).await.unwrap();
+    let followed = Followed::go(start().await.unwrap());
+    assert_eq!(followed.labels(), ["good"]);
+    let report = followed.status.report();
+    assert!(report.error.unwrap().contains("rule `bad`") && report.stale_since.is_some());
+    run(&database, "UPDATE rate_limit_rule SET limit_text = '2/s' WHERE name = 'bad'").await.unwrap();
+    followed.until_the_rules_are(&["good", "bad"]).await;
+    // Without a snapshot there is nothing to start with.
+    run(&database, "UPDATE rate_limit_rule SET limit_text = 'fast' WHERE name = 'bad'").await.unwrap();
+    let none = SnapshotFile::new(folder.path().join("none"));
+    let refused = Follower::start_with_snapshot(RuleSource::database(&url), none).await;
+    assert!(matches!(refused, Err(SourceError::Rows(_))), "{refused:?}");
+    database.close().await;
 }
 
 /// A copy of a file of kept rules with one letter changed.

@@ -6,4 +6,7 @@ mod book;
 mod drafts;
 mod follow;
 mod numbers;
+mod odd_rows;
+mod outages;
+mod server;
 mod tables;

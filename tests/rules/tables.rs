@@ -77,6 +77,18 @@ async fn refuses_what_validation_refuses(database: &Database) {
         "INSERT INTO rate_limit_rule (key_pattern, limit_text, ipv6_prefix) VALUES ('global', '1/s', 129)",
         "INSERT INTO rate_limit_rule (key_pattern, rate_per_second, burst_capacity, algorithm) VALUES ('global', 1, 1, 'leaky_bucket')",
         "INSERT INTO rate_limit_rule (key_pattern, limit_text, plan) VALUES ('global', '1/s', '')",
+        r#"INSERT INTO rate_limit_rule (key_pattern, limit_text, conditions) VALUES ('global', '1/s', '{"a": {"b": 1}}')"#,
+        r#"INSERT INTO rate_limit_rule (key_pattern, limit_text, conditions) VALUES ('global', '1/s', '{"a": null}')"#,
+        r#"INSERT INTO rate_limit_rule (key_pattern, limit_text, conditions) VALUES ('global', '1/s', '{"a": [["b"]]}')"#,
+        r#"INSERT INTO rate_limit_rule (key_pattern, limit_text, conditions) VALUES ('global', '1/s', '{"a": ["b", null]}')"#,
+        "INSERT INTO rate_limit_rule (key_pattern, limit_text, replaces) VALUES ('global', '1/s', '[null]')",
+        "INSERT INTO rate_limit_rule (key_pattern, limit_text, replaces) VALUES ('global', '1/s', '[[\"a\"]]')",
+        "INSERT INTO rate_limit_rule (rule_id, key_pattern, limit_text) VALUES (0, 'global', '1/s')",
+        "INSERT INTO rate_limit_rule (rule_id, key_pattern, limit_text) VALUES (-9223372036854775808, 'global', '1/s')",
+        "INSERT INTO rate_limit_rule (rule_id, key_pattern, limit_text) VALUES (9007199254740992, 'global', '1/s')",
+        r#"UPDATE rate_limit_rule SET conditions = '{"a": {}}'"#,
+        "UPDATE rate_limit_rule SET replaces = '[{}]'",
+        "UPDATE rate_limit_rule SET rule_id = -1",
     ];
     for sql in refused {
         assert!(run(database, sql).await.is_err(), "{sql}");

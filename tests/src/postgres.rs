@@ -45,6 +45,11 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
+    /// The port on 127.0.0.1.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Starts the server again on the same port and data.
     ///
     /// # Panics

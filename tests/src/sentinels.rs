@@ -105,6 +105,17 @@ impl Sentinels {
         .await;
     }
 
+    /// Gives all sentinels a command.
+    ///
+    /// # Panics
+    ///
+    /// One refuses it.
+    pub async fn command(&self, words: &[&str]) {
+        for sentinel in &self.sentinels {
+            sentinel.ask(words).await.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        }
+    }
+
     /// The replica gets no further: whoever it logs in as is not let in any more.
     ///
     /// # Panics

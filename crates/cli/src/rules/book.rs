@@ -36,6 +36,8 @@ pub(crate) struct Entry {
     pub(crate) draft: Draft,
     /// What it makes, or why it makes none.
     pub(crate) rule: Result<Rule, String>,
+    /// What of its row cannot be read, so that `draft` is not all of it.
+    pub(crate) unreadable: Option<String>,
 }
 
 /// One change to make. Rules are as they were looked at: whoever was faster is not overwritten.
@@ -80,7 +82,7 @@ impl Entry {
                 |error: &tollgate::core::rule::FieldError| format!("{}: {}", error.field.name, error.problem);
             errors.iter().map(said).collect::<Vec<_>>().join("; ")
         });
-        Entry { rule_id: None, version: None, updated_at: None, draft, rule }
+        Entry { rule_id: None, version: None, updated_at: None, draft, rule, unreadable: None }
     }
 
     /// What commands and lists call it.
@@ -137,11 +139,16 @@ impl EntryBody {
 
 impl From<&RuleRow> for Entry {
     fn from(row: &RuleRow) -> Self {
+        let entry = Entry::of(row.draft());
+        let columns: Vec<String> = row.unreadable.iter().map(ToString::to_string).collect();
+        let unreadable = (!columns.is_empty()).then(|| columns.join("; "));
         Entry {
             rule_id: Some(row.rule_id),
             version: Some(row.version),
             updated_at: Some(row.updated_at.clone()),
-            ..Entry::of(row.draft())
+            rule: unreadable.clone().map_or(entry.rule, Err),
+            unreadable,
+            draft: entry.draft,
         }
     }
 }
@@ -306,6 +313,10 @@ fn of_a_database(edit: Edit) -> anyhow::Result<rules::Edit> {
         Edit::Add(draft) => rules::Edit::Add(draft),
         Edit::Update(entry, draft) => {
             let (rule_id, version) = known(&entry)?;
+            // The draft has the row's other fields, and would drop what cannot be read.
+            if let Some(columns) = entry.unreadable {
+                bail!("rule {rule_id} is not a rule: {columns}; correct the row with SQL, or remove it");
+            }
             rules::Edit::Update { rule_id, version, draft }
         }
         Edit::Remove(entry) => {

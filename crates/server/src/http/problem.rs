@@ -198,13 +198,16 @@ impl Problem {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed", detail)
     }
 
-    /// The database gave no answer. Why is for the log; who asks learns that trying again may help.
+    /// The database gave no answer, and why.
     pub(crate) fn database(error: &tollgate::sql::DatabaseError) -> Self {
         let cause: &(dyn std::error::Error + 'static) = error;
         tracing::warn!(error = cause, "a request could not be answered");
         let detail = match error {
             tollgate::sql::DatabaseError::Unusable { .. } => error.to_string(), // which says what to do
-            error => format!("{error}; try again when it is well"),
+            error => {
+                let reason = error.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
+                format!("{error}{reason}; try again when it is well")
+            }
         };
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "the database gave no answer", detail)
     }

@@ -145,11 +145,11 @@ impl ViolationLog {
              count FROM rate_limit_violation {conditions} ORDER BY requested_at DESC, violation_id DESC LIMIT {}",
             limit + 1, // one more tells whether there is another page
         );
-        let rows: Result<Vec<Row>, _> = each!(self.database, pool => {
+        let rows: Vec<Row> = each!(self.database, pool => {
             let query = sqlx::query_as(AssertSqlSafe(statement)).persistent(false);
-            values.into_iter().fold(query, |query, value| query.bind(value)).fetch_all(pool).await
-        });
-        let rows = rows.map_err(|source| self.database.error(source))?;
+            let query = values.into_iter().fold(query, |query, value| query.bind(value));
+            self.database.run(query.fetch_all(pool)).await
+        })?;
         let mut violations: Vec<_> = rows.into_iter().map(FoundViolation::from).collect();
         let more = violations.len() > limit;
         violations.truncate(limit);

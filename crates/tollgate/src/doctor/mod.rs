@@ -8,7 +8,7 @@ mod checks;
 mod clocks;
 mod cluster;
 mod probe;
-mod reason;
+pub(crate) mod reason;
 mod sentinel;
 
 use std::collections::BTreeMap;

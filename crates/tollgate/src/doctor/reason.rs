@@ -12,8 +12,19 @@ pub(super) fn unreachable(error: &RedisError) -> Finding {
     Finding::fail("reachable", words(error)).with_advice(way_out(error))
 }
 
+/// An error with what to do about it, for a line of a log.
+pub(crate) fn in_full(error: &RedisError) -> String {
+    format!("{}; {}", words(error).trim_end_matches('.'), way_out(error))
+}
+
+/// That sentinels know no primary of a name, and what to do about it.
+pub(crate) fn unknown_primary(name: &str) -> (String, &'static str) {
+    let way_out = "correct the name at the end of the URL, or the sentinels' `sentinel monitor`";
+    (format!("no primary is called `{name}`"), way_out)
+}
+
 /// An error in a few words, none of which is a secret.
-pub(super) fn words(error: &RedisError) -> String {
+pub(crate) fn words(error: &RedisError) -> String {
     match error.code() {
         Some(code) => format!("{code} {}", error.detail().unwrap_or_default()).trim_end().to_owned(),
         None if error.kind() == ErrorKind::AuthenticationFailed => {
@@ -27,7 +38,7 @@ pub(super) fn words(error: &RedisError) -> String {
 }
 
 /// What to do about an error.
-pub(super) fn way_out(error: &RedisError) -> &'static str {
+pub(crate) fn way_out(error: &RedisError) -> &'static str {
     if let Some(code) = error.code() {
         // A command that the user may not run within a script is an ERR. Redis 7.0 says "can't run this command", later
         // ones and Valkey "ACL failure in script".

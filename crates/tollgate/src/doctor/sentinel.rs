@@ -62,8 +62,8 @@ async fn ask(redis: &RedisBuilder, sentinel: &ConnectionInfo, name: &str) -> Res
         .await
         .map_err(|error| reason::unreachable(&error))?;
     let unknown = || {
-        Finding::fail("sentinels", format!("no primary is called `{name}`"))
-            .with_advice("correct the name at the end of the URL, or the sentinels' `sentinel monitor`")
+        let (found, way_out) = reason::unknown_primary(name);
+        Finding::fail("sentinels", found).with_advice(way_out)
     };
     let primary = primary.ok_or_else(unknown)?;
     let replicas = probe.ask::<Vec<HashMap<String, String>>>(&["SENTINEL", "REPLICAS", name]).await;

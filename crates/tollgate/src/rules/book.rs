@@ -11,7 +11,7 @@ use sqlx::AssertSqlSafe;
 use tollgate_core::Draft;
 
 use super::row::RuleRow;
-use super::rows::{Builder, RowsError};
+use super::rows::{Builder, RowProblem, RowsError};
 use crate::sql::{Database, DatabaseError, Pool, each};
 
 /// Rules that are inserted by one statement.
@@ -108,8 +108,8 @@ pub enum BookError {
         /// What it is now; none if it is gone.
         theirs: Option<Box<RuleRow>>,
     },
-    /// A row that is not one.
-    #[error("rule_id {rule_id} cannot be read: {reason}")]
+    /// The row is not a rule, so it cannot be switched or brought back as it is.
+    #[error("rule_id {rule_id} is not a rule: {reason}; replace or delete it")]
     Row {
         /// The row.
         rule_id: i64,
@@ -158,14 +158,23 @@ impl RuleBook {
 
     /// Every rule, by number.
     ///
+    /// Rows that are not rules are among them, with what is wrong: see [`RuleRow::unreadable`].
+    ///
     /// # Errors
     ///
-    /// The database cannot be asked, or a row not be read.
+    /// The database cannot be asked.
     pub async fn list(&self) -> Result<Vec<RuleRow>, BookError> {
-        let rows: Vec<(i64, String)> =
-            each!(self.database, pool => sqlx::query_as(ALL).fetch_all(pool).await)
-                .map_err(|error| self.database.error(error))?;
-        Ok(parsed(rows)?.into_values().collect())
+        let all = select(&self.database, "ORDER BY rule_id");
+        let rows: Vec<(i64, Vec<u8>)> = each!(self.database, pool => {
+            self.database.run(sqlx::query_as(AssertSqlSafe(all)).fetch_all(pool)).await
+        })?;
+        Ok(read(rows).into_values().collect())
+    }
+
+    /// Everything that keeps rows from being a valid set.
+    pub fn problems(&self, rows: &[RuleRow]) -> Vec<RowProblem> {
+        let checked = check(self.database.shown(), rows.iter());
+        checked.err().map_or_else(Vec::new, |error| error.problems.into_iter().collect())
     }
 
     /// One rule by its number.
@@ -174,10 +183,11 @@ impl RuleBook {
     ///
     /// There is none, or as [`list`](Self::list).
     pub async fn get(&self, rule_id: i64) -> Result<RuleRow, BookError> {
-        let rows: Vec<(i64, String)> =
-            each!(self.database, pool => sqlx::query_as(ONE).bind(rule_id).fetch_all(pool).await)
-                .map_err(|error| self.database.error(error))?;
-        parsed(rows)?.remove(&rule_id).ok_or(BookError::NoRule { rule_id })
+        let one = select(&self.database, "WHERE rule_id = $1");
+        let rows: Vec<(i64, Vec<u8>)> = each!(self.database, pool => {
+            self.database.run(sqlx::query_as(AssertSqlSafe(one)).bind(rule_id).fetch_all(pool)).await
+        })?;
+        read(rows).remove(&rule_id).ok_or(BookError::NoRule { rule_id })
     }
 
     /// Adds a rule and gives it back with its number.
@@ -257,8 +267,9 @@ impl RuleBook {
 
     async fn is_untouched(&self) -> Result<bool, BookError> {
         const VERSION: &str = "SELECT version FROM rate_limit_rule_set";
-        let version: i64 = each!(self.database, pool => sqlx::query_scalar(VERSION).fetch_one(pool).await)
-            .map_err(|error| self.database.error(error))?;
+        let version: i64 = each!(self.database, pool => {
+            self.database.run(sqlx::query_scalar(VERSION).fetch_one(pool)).await
+        })?;
         Ok(version == 0)
     }
 
@@ -307,24 +318,23 @@ impl RuleBook {
     }
 
     async fn changes(&self, which: &str, parameters: [i64; 3]) -> Result<Vec<Change>, BookError> {
-        type Row = (i64, i64, String, String, Option<String>, Option<String>);
         let changed_at = match self.database.pool() {
             #[cfg(feature = "sqlite")]
             Pool::Sqlite(_) => "changed_at",
             #[cfg(feature = "postgres")]
             Pool::Postgres(_) => "to_jsonb(changed_at)#>>'{}'",
         };
+        let (before, after) = (bytes(&self.database, "rule_before"), bytes(&self.database, "rule_after"));
         let sql = format!(
-            "SELECT history_id, rule_id, {changed_at}, changed_by, CAST(rule_before AS TEXT), CAST(rule_after AS TEXT) \
+            "SELECT history_id, rule_id, {changed_at}, changed_by, {before}, {after} \
              FROM rate_limit_rule_history WHERE {which} ORDER BY history_id DESC LIMIT $3"
         );
         let [first, second, limit] = parameters;
-        let rows: Vec<Row> = each!(self.database, pool => {
+        let rows: Vec<ChangeRow> = each!(self.database, pool => {
             let query = sqlx::query_as(AssertSqlSafe(sql)).bind(first).bind(second).bind(limit);
-            query.fetch_all(pool).await
-        })
-        .map_err(|error| self.database.error(error))?;
-        rows.into_iter().map(change).collect()
+            self.database.run(query.fetch_all(pool)).await
+        })?;
+        Ok(rows.into_iter().map(change).collect())
     }
 
     async fn one(&self, who: &str, wish: Wish) -> Result<RuleRow, BookError> {
@@ -341,27 +351,27 @@ impl RuleBook {
     /// Looks, decides and writes, alone.
     async fn change(&self, who: &str, wishes: Vec<Wish>) -> Result<Vec<RuleRow>, BookError> {
         let database = &self.database;
-        let failed = |error| BookError::Database(database.error(error));
         database.verify()?;
-        let begin = alone(database);
+        let (begin, all) = (alone(database), select(database, "ORDER BY rule_id"));
         let ids: Vec<i64> = each!(database, pool => {
-            let mut alone = pool.begin_with(begin).await.map_err(failed)?;
-            sqlx::query("UPDATE rate_limit_rule_set SET changed_by = $1")
-                .bind(who).execute(&mut *alone).await.map_err(failed)?;
-            let rows: Vec<(i64, String)> = sqlx::query_as(ALL).fetch_all(&mut *alone).await.map_err(failed)?;
+            let mut alone = database.run(pool.begin_with(begin)).await?;
+            let name = sqlx::query("UPDATE rate_limit_rule_set SET changed_by = $1").bind(who);
+            database.run(name.execute(&mut *alone)).await?;
+            let rows: Vec<(i64, Vec<u8>)> =
+                database.run(sqlx::query_as(AssertSqlSafe(all)).fetch_all(&mut *alone)).await?;
             let shown = database.shown().to_owned();
-            let steps = tokio::task::spawn_blocking(move || plan(&shown, parsed(rows)?, wishes))
+            let steps = tokio::task::spawn_blocking(move || plan(&shown, read(rows), wishes))
                 .await
-                .map_err(|_| failed(sqlx::Error::WorkerCrashed))??;
+                .map_err(|_| database.error(sqlx::Error::WorkerCrashed))??;
             let mut ids = Vec::new();
             for (sql, json, rule_id) in statements(database, &steps) {
                 let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(json).bind(rule_id);
-                let changed: Vec<i64> = query.fetch_all(&mut *alone).await.map_err(failed)?;
+                let changed: Vec<i64> = database.run(query.fetch_all(&mut *alone)).await?;
                 ids.extend(changed);
             }
-            sqlx::query("UPDATE rate_limit_rule_set SET changed_by = NULL")
-                .execute(&mut *alone).await.map_err(failed)?;
-            alone.commit().await.map_err(failed)?;
+            let unname = sqlx::query("UPDATE rate_limit_rule_set SET changed_by = NULL");
+            database.run(unname.execute(&mut *alone)).await?;
+            database.run(alone.commit()).await?;
             ids
         });
         database.verify()?;
@@ -377,8 +387,21 @@ impl RuleBook {
     }
 }
 
-const ALL: &str = "SELECT rule_id, CAST(rule AS TEXT) FROM rate_limit_rule_json ORDER BY rule_id";
-const ONE: &str = "SELECT rule_id, CAST(rule AS TEXT) FROM rate_limit_rule_json WHERE rule_id = $1";
+/// Rows as JSON.
+fn select(database: &Database, which: &str) -> String {
+    let rule = bytes(database, "rule");
+    format!("SELECT rule_id, {rule} FROM rate_limit_rule_json {which}")
+}
+
+/// JSON as bytes: text in SQLite need not be UTF-8, and one such row must not make the others unreadable.
+pub(super) fn bytes(database: &Database, json: &str) -> String {
+    match database.pool() {
+        #[cfg(feature = "sqlite")]
+        Pool::Sqlite(_) => format!("CAST({json} AS BLOB)"),
+        #[cfg(feature = "postgres")]
+        Pool::Postgres(_) => format!("convert_to(CAST({json} AS text), 'UTF8')"),
+    }
+}
 
 /// How a transaction begins that writes. PostgreSQL's waits for the set's row, SQLite's for the file.
 fn alone(database: &Database) -> &'static str {
@@ -390,26 +413,24 @@ fn alone(database: &Database) -> &'static str {
     }
 }
 
-fn parsed(rows: Vec<(i64, String)>) -> Result<Rows, BookError> {
-    rows.into_iter().map(|(rule_id, json)| Ok((rule_id, row(rule_id, &json)?))).collect()
+fn read(rows: Vec<(i64, Vec<u8>)>) -> Rows {
+    rows.into_iter().map(|(rule_id, json)| (rule_id, RuleRow::read(rule_id, &json))).collect()
 }
 
-fn row(rule_id: i64, json: &str) -> Result<RuleRow, BookError> {
-    serde_json::from_str(json).map_err(|error| BookError::Row { rule_id, reason: error.to_string() })
+type ChangeRow = (i64, i64, String, String, Option<Vec<u8>>, Option<Vec<u8>>);
+
+fn change((history_id, rule_id, changed_at, changed_by, before, after): ChangeRow) -> Change {
+    let read = |json: Option<Vec<u8>>| json.map(|json| RuleRow::read(rule_id, &json));
+    Change { history_id, rule_id, changed_at, changed_by, before: read(before), after: read(after) }
 }
 
-fn change(
-    (history_id, rule_id, changed_at, changed_by, before, after): (
-        i64,
-        i64,
-        String,
-        String,
-        Option<String>,
-        Option<String>,
-    ),
-) -> Result<Change, BookError> {
-    let parse = |json: Option<String>| json.map(|json| row(rule_id, &json)).transpose();
-    Ok(Change { history_id, rule_id, changed_at, changed_by, before: parse(before)?, after: parse(after)? })
+/// The row, if all of its columns could be read. What is written back is the whole row: a column that could not be read
+/// would lose its value, and a rule without its conditions applies to every request.
+fn readable(row: RuleRow) -> Result<RuleRow, BookError> {
+    match row.unreadable.first() {
+        None => Ok(row),
+        Some(column) => Err(BookError::Row { rule_id: row.rule_id, reason: column.to_string() }),
+    }
 }
 
 /// What to do to the table, if the set is then no worse than before.
@@ -421,7 +442,7 @@ fn plan(shown: &str, now: Rows, wishes: Vec<Wish>) -> Result<Vec<Step>, BookErro
             Wish::Edit(Edit::Update { rule_id, version, draft }) => {
                 put(&next, RuleRow { rule_id, ..complete(&draft) }, version)?
             }
-            Wish::Put { version, row } => put(&next, row, version)?,
+            Wish::Put { version, row } => put(&next, readable(row)?, version)?,
             Wish::Edit(Edit::Remove { rule_id, version }) => {
                 current(&next, rule_id, version, None)?;
                 Step::Delete(rule_id)
@@ -435,7 +456,7 @@ fn plan(shown: &str, now: Rows, wishes: Vec<Wish>) -> Result<Vec<Step>, BookErro
                 None => continue,
             },
             Wish::Restore(row) => match next.get(&row.rule_id) {
-                None => Step::Restore(row),
+                None => Step::Restore(readable(row)?),
                 Some(theirs) => {
                     return Err(conflict(row.version, Some(row.clone()), row.rule_id, Some(theirs)));
                 }
@@ -464,8 +485,8 @@ fn put(rows: &Rows, row: RuleRow, version: i64) -> Result<Step, BookError> {
 }
 
 fn switched(rows: &Rows, rule_id: i64, is_active: bool) -> Result<Option<Step>, BookError> {
-    let now = rows.get(&rule_id).ok_or(BookError::NoRule { rule_id })?;
-    Ok((now.is_active != is_active).then(|| Step::Update(RuleRow { is_active, ..now.clone() })))
+    let now = readable(rows.get(&rule_id).ok_or(BookError::NoRule { rule_id })?.clone())?;
+    Ok((now.is_active != is_active).then_some(Step::Update(RuleRow { is_active, ..now })))
 }
 
 /// The rule as it is, if it is still the version that somebody saw.

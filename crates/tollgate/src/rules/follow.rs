@@ -87,13 +87,14 @@ impl Follower {
         Ok(Follower::new(source, loaded))
     }
 
-    /// Loads the rules to begin with; if the database is down, those that it had when it was last seen.
+    /// Loads the rules to begin with; if the database is down or its rules are invalid, the last good ones.
     ///
-    /// The last good rules are kept in `file` from then on.
+    /// The last good rules are kept in `file` from then on. One invalid row must not keep a fleet from being restarted,
+    /// so an invalid set is treated as a database that is down: the log and [`RulesStatus`] say why the rules are old.
     ///
     /// # Errors
     ///
-    /// The rules are wrong; or the source cannot be reached, and nothing is kept of it.
+    /// The source cannot be reached or its rules are invalid, and nothing is kept of it.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub async fn start_with_snapshot(
         mut source: RuleSource,
@@ -106,14 +107,19 @@ impl Follower {
                 follower.snapshot = Some(file);
                 return Ok((rules, follower));
             }
-            Err(error) if error.is_refusal() => return Err(error),
             Err(error) => error,
         };
         let Some(loaded) = file.read(source.shown()).await? else { return Err(error) };
         let (rules, mut follower) = Follower::new(source, loaded);
-        follower.snapshot = Some(file);
+        follower.snapshot = Some(file.clone());
         let version = follower.status.report.lock().version.clone();
-        tracing::warn!(%version, "starting with the rules as they were when the database was last seen");
+        let file = file.path().display().to_string();
+        tracing::error!(
+            source = follower.source.shown(),
+            file,
+            %version,
+            "starting with the last good rules, which may be out of date"
+        );
         follower.fail(&error);
         Ok((rules, follower))
     }

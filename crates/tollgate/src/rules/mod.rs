@@ -44,6 +44,8 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 mod tree;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod unreadable;
 
 use tollgate_core::{Draft, Rule, RuleSet};
 
@@ -71,6 +73,8 @@ pub use schema::schema;
 pub use snapshot::SnapshotFile;
 #[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 pub use source::{Loaded, RuleSource, SourceError};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use unreadable::UnreadableColumn;
 
 /// The rules to begin with where none are given: `examples/rules/starter.yaml`.
 pub const STARTER: &str = include_str!("starter.yaml");

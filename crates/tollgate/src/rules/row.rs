@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use tollgate_core::rule::{CostDraft, Mode};
 use tollgate_core::{Draft, Rule};
 
+use super::unreadable::UnreadableColumn;
 use crate::Decimal;
 
 /// One row of `rate_limit_rule`, with the columns' names. What is `None` is NULL.
@@ -91,6 +92,10 @@ pub struct RuleRow {
     pub updated_at: String,
     /// Grows with every change of this rule.
     pub version: i64,
+    /// The columns whose values no rule can have, written by plain SQL. Here they have their defaults, so a row that has
+    /// any is not a rule: it can be replaced or deleted.
+    #[serde(skip)]
+    pub unreadable: Vec<UnreadableColumn>,
 }
 
 impl RuleRow {

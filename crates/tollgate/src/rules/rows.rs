@@ -67,6 +67,13 @@ impl fmt::Display for RowProblem {
     }
 }
 
+/// Everything that is wrong with a row, apart from the others.
+pub(super) fn problems_of(row: &RuleRow) -> impl Iterator<Item = RowProblem> {
+    let mut builder = Builder::default();
+    builder.add(row);
+    builder.problems.into_iter()
+}
+
 /// Rules on their way from rows to a set.
 #[derive(Debug, Default)]
 pub(super) struct Builder {
@@ -78,17 +85,19 @@ pub(super) struct Builder {
 
 impl Builder {
     /// Takes rows as JSON.
-    pub(super) fn add_json(&mut self, rows: &[(i64, String)]) {
+    pub(super) fn add_json(&mut self, rows: &[(i64, Vec<u8>)]) {
         for (rule_id, json) in rows {
-            match serde_json::from_str(json) {
-                Ok(row) => self.add(&row),
-                Err(error) => self.blame(*rule_id, "", error.to_string()),
-            }
+            self.add(&RuleRow::read(*rule_id, json));
         }
     }
 
     /// Takes a row.
     pub(super) fn add(&mut self, row: &RuleRow) {
+        if !row.unreadable.is_empty() {
+            let problems = row.unreadable.iter().map(ToString::to_string);
+            problems.for_each(|problem| self.blame(row.rule_id, row.label(), problem));
+            return;
+        }
         match row.draft().build() {
             Ok(rule) => {
                 let scope = rule.scope().as_str();

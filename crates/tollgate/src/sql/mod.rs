@@ -11,6 +11,8 @@ mod address;
 mod file;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "postgres")]
+pub(crate) use postgres::listen;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -28,6 +30,8 @@ pub use file::FileProblem;
 
 /// So long a query waits for a connection, or a connection for its server.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time that one statement of an administrative request may take.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Which migrations were applied; a name that no other program's migrations use.
 const MIGRATIONS: &str = "tollgate_migration";
 
@@ -146,6 +150,14 @@ pub enum DatabaseError {
         /// The version.
         version: String,
     },
+    /// The database accepted a query and did not answer it in time.
+    #[error("{shown} gave no answer within {within:?}")]
+    Slow {
+        /// The address without its password.
+        shown: String,
+        /// The time it had.
+        within: Duration,
+    },
     /// A query failed.
     #[error("{shown} could not answer")]
     Query {
@@ -166,18 +178,48 @@ impl DatabaseError {
             DatabaseError::Read { source, .. } => is_transient(source),
             DatabaseError::Open { source, .. } | DatabaseError::Query { source, .. } => is_transient(source),
             DatabaseError::Tables { source: MigrateError::Execute(source), .. } => is_transient(source),
+            DatabaseError::Slow { .. } => true,
             _ => false,
         }
     }
+
+    /// The reason in a few words, where the error itself does not say it: what the database answered, or why the
+    /// connection failed.
+    pub fn reason(&self) -> Option<String> {
+        let (DatabaseError::Open { source, .. } | DatabaseError::Query { source, .. }) = self else {
+            return None;
+        };
+        Some(match source {
+            sqlx::Error::Database(error) if error.code().as_deref() == Some(LOCK_NOT_AVAILABLE) => {
+                "another transaction holds a lock on the table".to_owned()
+            }
+            sqlx::Error::Database(error) => error.message().to_owned(),
+            source => source.to_string(),
+        })
+    }
+
+    /// What a constraint of the tables says about the rows that were to be written, if that is the error.
+    pub fn violated_constraint(&self) -> Option<&str> {
+        let DatabaseError::Query { source: sqlx::Error::Database(error), .. } = self else { return None };
+        // 1811: a trigger of SQLite, which cannot add a constraint to a table.
+        let is_violation = error.is_unique_violation()
+            || error.is_check_violation()
+            || error.code().as_deref() == Some("1811");
+        is_violation.then(|| error.message())
+    }
 }
+
+/// PostgreSQL's code for a lock that was not granted within `lock_timeout`.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 fn is_transient(error: &sqlx::Error) -> bool {
     use sqlx::Error as E;
     match error {
         E::Io(_) | E::PoolTimedOut | E::PoolClosed | E::WorkerCrashed => true,
         E::Database(error) => error.code().is_some_and(|code| {
-            // PostgreSQL: connection trouble, resources, shutdown, deadlock. SQLite: busy, locked, disk.
-            let classes = ["08", "53", "57P", "40"];
+            // PostgreSQL: connection trouble, resources, shutdown or cancellation, deadlock, lock timeout.
+            // SQLite: busy, locked, disk.
+            let classes = ["08", "53", "57", "40", LOCK_NOT_AVAILABLE];
             let results = ["5", "6", "10", "13", "261", "517"];
             classes.iter().any(|class| code.len() == 5 && code.starts_with(class))
                 || results.contains(&&*code)
@@ -291,6 +333,26 @@ impl Database {
         Ok(())
     }
 
+    /// Runs one statement of an administrative request, at most for [`STATEMENT_TIMEOUT`].
+    pub(crate) async fn run<T>(
+        &self,
+        statement: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, DatabaseError> {
+        self.run_within(STATEMENT_TIMEOUT, statement).await
+    }
+
+    /// Runs one statement with a time limit.
+    pub(crate) async fn run_within<T>(
+        &self,
+        within: Duration,
+        statement: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, DatabaseError> {
+        match tokio::time::timeout(within, statement).await {
+            Ok(answer) => answer.map_err(|error| self.error(error)),
+            Err(_) => Err(DatabaseError::Slow { shown: self.shown.to_string(), within }),
+        }
+    }
+
     /// Closes every connection once what runs has ended.
     pub async fn close(&self) {
         each!(self, pool => pool.close().await);
@@ -313,6 +375,7 @@ fn quiet<O: ConnectOptions>(options: O) -> O {
     options.disable_statement_logging()
 }
 
+/// `sql`: the number of each migration and its statements.
 fn migrator(sql: &[&'static str]) -> Migrator {
     let migration = |(version, sql): (i64, &&'static str)| {
         Migration::new(version, "tables".into(), MigrationType::Simple, sql.into_sql_str(), false)

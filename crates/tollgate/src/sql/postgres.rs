@@ -1,17 +1,25 @@
 //! PostgreSQL: one database for a fleet.
 
 use std::str::FromStr as _;
+use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgConnection, PgPool};
 
 use super::{DatabaseError, PATIENCE, Pool, address, is_up_to_date, migrator, quiet, tables_error};
 
 /// For each node of the fleet.
 const CONNECTIONS: u32 = 5;
+/// The longest wait for a lock, so that a request on a locked table is answered with the reason.
+const LOCK_TIMEOUT: &str = "SET lock_timeout = '5s'";
+/// The same for the connection that follows the rules, whose reads are repeated.
+const FOLLOWER_LOCK_TIMEOUT: &str = "SET lock_timeout = '1500ms'";
+/// A connection that was given back and does not answer within this time is closed.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const TABLES: &[&str] = &[
     include_str!("../../migrations/postgres/0001_rules.sql"),
     include_str!("../../migrations/postgres/0002_numbers.sql"),
+    include_str!("../../migrations/postgres/0003_rule_checks.sql"),
 ];
 const PARAMETERS: &[&str] = &[
     "sslmode",
@@ -45,6 +53,18 @@ pub(super) async fn open(url: &str, shown: &str) -> Result<Pool, DatabaseError> 
     pool().connect_with(options).await.map(Pool::Postgres).map_err(refused)
 }
 
+/// A connection of its own that is told of changes on a channel and also answers queries. It does not come from the pool:
+/// one that hangs takes no connection away from requests.
+pub(crate) async fn listen(pool: &PgPool, channel: &str) -> Result<PgListener, sqlx::Error> {
+    let options = PgConnectOptions::clone(&pool.connect_options());
+    let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
+    let mut listener = PgListener::connect_with(&own).await?;
+    listener.eager_reconnect(false);
+    listener.execute(FOLLOWER_LOCK_TIMEOUT).await?;
+    listener.listen(channel).await?;
+    Ok(listener)
+}
+
 /// The server as it will be when it is first asked.
 pub(super) fn later(url: &str, shown: &str) -> Result<Pool, DatabaseError> {
     Ok(Pool::Postgres(pool().connect_lazy_with(options(url, shown)?)))
@@ -63,7 +83,19 @@ fn options(url: &str, shown: &str) -> Result<PgConnectOptions, DatabaseError> {
 }
 
 fn pool() -> PgPoolOptions {
-    PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE)
+    PgPoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .acquire_timeout(PATIENCE)
+        .after_connect(|connection, _| {
+            Box::pin(async move { connection.execute(LOCK_TIMEOUT).await.map(|_| ()) })
+        })
+        // A query that was given up may hang on the server. Without this, its connection would never be replaced.
+        .after_release(|connection, _| {
+            Box::pin(async move {
+                let answered = tokio::time::timeout(RELEASE_TIMEOUT, connection.ping()).await;
+                answered.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(|()| true)
+            })
+        })
 }
 
 /// Brings the tables up to date under an advisory lock. On an error the lock goes with the connection.

@@ -17,6 +17,7 @@ const CONNECTIONS: u32 = 4;
 const TABLES: &[&str] = &[
     include_str!("../../migrations/sqlite/0001_rules.sql"),
     include_str!("../../migrations/sqlite/0002_numbers.sql"),
+    include_str!("../../migrations/sqlite/0003_rule_checks.sql"),
 ];
 /// The most tries for the lock that turns the write-ahead log on, and the pause between them.
 const TRIES: u32 = 500;

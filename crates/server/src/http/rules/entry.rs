@@ -1,14 +1,19 @@
 //! A rule as the API shows it.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
-use tollgate::Timestamp;
 use tollgate::audit::{instant, instant_text};
 use tollgate::core::rule::Mode;
 use tollgate::core::{Draft, Rule};
-use tollgate::rules::RuleRow;
+use tollgate::rules::{RuleBook, RuleRow};
+use tollgate::{RuleSet, Timestamp};
 use utoipa::ToSchema;
 
 use super::RuleBody;
+
+/// A rule that is valid, but part of a set that is not, or that was changed a moment ago.
+const NOT_IN_EFFECT: &str = "not in effect: the last valid rules are, until every rule is valid";
 
 /// A rule with what the database knows about it; rules from elsewhere have none of that.
 #[derive(Debug, Serialize, ToSchema)]
@@ -26,10 +31,53 @@ pub(crate) struct Entry {
     active: bool,
     #[schema(value_type = RuleBody)]
     rule: Draft,
+    /// Why the rule as listed here is not in effect. Absent for a rule that is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 impl Entry {
-    pub(super) fn of_row(row: &RuleRow) -> Self {
+    /// A row, and whether `enforced` has it as it is.
+    pub(super) fn of_row(row: &RuleRow, enforced: &RuleSet) -> Self {
+        let is_same = |rule: &&Rule| rule.id() == Some(row.rule_id);
+        let error = match (&row.problems()[..], enforced.rules().iter().find(is_same)) {
+            ([], Some(rule)) if *rule.draft() == row.draft() => None,
+            ([], _) => Some(NOT_IN_EFFECT.to_owned()),
+            (problems, _) => Some(problems.join("; ")),
+        };
+        Entry { error, ..Entry::of_row_alone(row) }
+    }
+
+    /// Many rows.
+    pub(super) fn of_rows(book: &RuleBook, rows: &[RuleRow], enforced: &RuleSet) -> Vec<Self> {
+        let by_id: HashMap<Option<i64>, &Rule> =
+            enforced.rules().iter().map(|rule| (rule.id(), rule)).collect();
+        let is_enforced =
+            |row: &RuleRow| by_id.get(&Some(row.rule_id)).is_some_and(|rule| *rule.draft() == row.draft());
+        let mut entries: Vec<Entry> = rows.iter().map(Entry::of_row_alone).collect();
+        if rows.iter().all(|row| row.unreadable.is_empty() && is_enforced(row)) {
+            return entries;
+        }
+        let mut problems: HashMap<i64, Vec<String>> = HashMap::new();
+        for problem in book.problems(rows) {
+            problems.entry(problem.rule_id).or_default().push(problem.message);
+        }
+        for (entry, row) in entries.iter_mut().zip(rows) {
+            entry.error = match problems.get(&row.rule_id) {
+                Some(problems) => Some(problems.join("; ")),
+                None => (!is_enforced(row)).then(|| NOT_IN_EFFECT.to_owned()),
+            };
+        }
+        entries
+    }
+
+    /// Whether the rule as listed is not the one that is enforced.
+    pub(super) const fn is_not_in_effect(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// A row, whether it is enforced or not.
+    pub(super) fn of_row_alone(row: &RuleRow) -> Self {
         let rule = row.draft();
         Entry {
             rule_id: Some(row.rule_id),
@@ -39,6 +87,7 @@ impl Entry {
             label: label(&rule),
             active: row.is_active,
             rule,
+            error: None,
         }
     }
 
@@ -51,6 +100,7 @@ impl Entry {
             label: rule.label().to_owned(),
             active: rule.mode() != Mode::Off,
             rule: rule.draft().clone(),
+            error: None,
         }
     }
 }

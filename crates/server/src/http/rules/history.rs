@@ -42,6 +42,9 @@ struct ChangeBody {
     before: Option<Draft>,
     #[schema(required, value_type = Option<RuleBody>)]
     after: Option<Draft>,
+    /// What of the row before or after is not a rule, and so is missing above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 /// The rule as it is after an undo; none if it is gone.
@@ -110,12 +113,14 @@ pub(crate) async fn undo(
     let book = app.rules.writable()?;
     let row = book.undo(actor(&headers)?, number(id)?).await.map_err(refused)?;
     app.rules.refresh().await;
-    Ok(Json(UndoneBody { entry: row.as_ref().map(Entry::of_row) }))
+    let enforced = app.limiter.rules();
+    Ok(Json(UndoneBody { entry: row.as_ref().map(|row| Entry::of_row(row, &enforced)) }))
 }
 
 impl From<Change> for ChangeBody {
     fn from(change: Change) -> Self {
         ChangeBody {
+            error: unreadable(&change),
             id: change.history_id,
             rule_id: change.rule_id,
             action: action(change.before.as_ref(), change.after.as_ref()),
@@ -125,6 +130,17 @@ impl From<Change> for ChangeBody {
             after: change.after.as_ref().map(RuleRow::draft),
         }
     }
+}
+
+/// The columns of the row before and after that are not in its draft.
+fn unreadable(change: &Change) -> Option<String> {
+    let sides = [("before", &change.before), ("after", &change.after)];
+    let columns = sides.into_iter().flat_map(|(side, row)| {
+        let columns = row.iter().flat_map(|row| &row.unreadable);
+        columns.map(move |column| format!("{side}: {column}"))
+    });
+    let columns: Vec<String> = columns.collect();
+    (!columns.is_empty()).then(|| columns.join("; "))
 }
 
 /// What was done to the rule, in a word. To turn it on or off and nothing else has words of its own.

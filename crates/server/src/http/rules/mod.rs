@@ -12,6 +12,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -147,14 +148,26 @@ pub(super) async fn list(State(app): State<App>) -> Result<Response, Problem> {
         ListBody { source: home.shown(), version: None, writable: false, error: None, rules: Vec::new() };
     match home {
         RulesHome::Database { book, status, .. } => {
+            let rows = Arc::new(book.list().await.map_err(refused)?);
+            body.rules = entries(&app, book, &rows).await?;
+            if body.rules.iter().any(Entry::is_not_in_effect) {
+                // Perhaps a change that this node has not read yet.
+                home.refresh().await;
+                body.rules = entries(&app, book, &rows).await?;
+            }
             let report = status.report();
-            let rows = book.list().await.map_err(refused)?;
-            body.rules = rows.iter().map(Entry::of_row).collect();
             (body.version, body.error, body.writable) = (report.version.parse().ok(), report.error, true);
         }
         _ => body.rules = app.limiter.rules().rules().iter().map(Entry::of_rule).collect(),
     }
     Ok(Json(body).into_response())
+}
+
+/// Rows as they are listed. There may be many, so they are not compared on a thread that decides.
+async fn entries(app: &App, book: &RuleBook, rows: &Arc<Vec<RuleRow>>) -> Result<Vec<Entry>, Problem> {
+    let (book, rows, enforced) = (book.clone(), Arc::clone(rows), app.limiter.rules().to_arc());
+    let compared = tokio::task::spawn_blocking(move || Entry::of_rows(&book, &rows, &enforced));
+    compared.await.map_err(|_| Problem::interrupted())
 }
 
 /// Add a rule, which is in effect when this is answered.
@@ -182,7 +195,7 @@ pub(super) async fn add(
     let row = book.add(who, draft).await.map_err(refused)?;
     app.rules.refresh().await;
     let place = HeaderValue::try_from(format!("/v1/rules/{}", row.rule_id)).ok();
-    let mut response = entry(StatusCode::CREATED, &row);
+    let mut response = entry(StatusCode::CREATED, &row, &app);
     response.headers_mut().extend(place.map(|place| (LOCATION, place)));
     Ok(response)
 }
@@ -202,7 +215,7 @@ pub(super) async fn get(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let row = app.rules.numbered()?.get(number(id)?).await.map_err(refused)?;
-    Ok(entry(StatusCode::OK, &row))
+    Ok(entry(StatusCode::OK, &row, &app))
 }
 
 /// Replace a rule.
@@ -235,6 +248,7 @@ pub(super) async fn put(
 ) -> Result<Response, Problem> {
     let change = Change::of(&app, id, &headers).await?;
     let draft = read::rule(&body)?;
+    read::gives_what_is_unreadable(&change.seen, read::Change::Replace, &body)?;
     change.update(&app, draft).await
 }
 
@@ -267,6 +281,7 @@ pub(super) async fn patch(
     Sent(body): Sent,
 ) -> Result<Response, Problem> {
     let change = Change::of(&app, id, &headers).await?;
+    read::gives_what_is_unreadable(&change.seen, read::Change::Patch, &body)?;
     let draft = read::patched(&change.seen.draft(), &body)?;
     change.update(&app, draft).await
 }
@@ -328,13 +343,13 @@ impl<'a> Change<'a> {
         let RuleRow { rule_id, version, .. } = self.seen;
         let row = self.book.update(self.who, rule_id, version, draft).await.map_err(refused)?;
         app.rules.refresh().await;
-        Ok(entry(StatusCode::OK, &row))
+        Ok(entry(StatusCode::OK, &row, app))
     }
 }
 
 /// A rule, and its version to be given back with a change.
-fn entry(status: StatusCode, row: &RuleRow) -> Response {
-    let mut response = (status, Json(Entry::of_row(row))).into_response();
+fn entry(status: StatusCode, row: &RuleRow, app: &App) -> Response {
+    let mut response = (status, Json(Entry::of_row(row, &app.limiter.rules()))).into_response();
     let tag = HeaderValue::try_from(format!("\"{}\"", row.version)).ok();
     response.headers_mut().extend(tag.map(|tag| (ETAG, tag)));
     response
@@ -366,13 +381,16 @@ fn outdated(current: Option<&RuleRow>) -> Problem {
         None => "the rule is gone by now".to_owned(),
     };
     let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "the rule was changed meanwhile", detail);
-    problem.with("current", current.map(Entry::of_row))
+    problem.with("current", current.map(Entry::of_row_alone))
 }
 
 /// Why a book was not opened or not changed.
 fn refused(error: BookError) -> Problem {
     match error {
-        BookError::Database(error) => Problem::database(&error),
+        BookError::Database(error) => match error.violated_constraint() {
+            Some(said) => Problem::invalid(&[Mistake { rule: None, field: None, message: said.to_owned() }]),
+            None => Problem::database(&error),
+        },
         BookError::Invalid(error) => {
             let mistake = |problem: &tollgate::rules::RowProblem| Mistake {
                 rule: Some(problem.rule.clone()),
@@ -389,10 +407,6 @@ fn refused(error: BookError) -> Problem {
             Problem::missing(format!("there is no change {history_id}; {way_out}"))
         }
         BookError::Conflict { theirs, .. } => outdated(theirs.as_deref()),
-        error => {
-            let way_out = "mend that row in the database";
-            let title = "a row is no rule";
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, title, format!("{error}; {way_out}"))
-        }
+        error => Problem::invalid(&[Mistake { rule: None, field: None, message: error.to_string() }]),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use tollgate::RuleSet;
 use tollgate::core::Draft;
-use tollgate::rules::{self, RulesError};
+use tollgate::rules::{self, RuleRow, RulesError, UnreadableColumn};
 
 use super::super::json_path::place_at;
 use super::super::problem::{Mistake, Problem};
@@ -32,6 +32,35 @@ pub(super) fn patched(draft: &Draft, body: &[u8]) -> Result<Draft, Problem> {
     let patch: &RawValue = serde_json::from_str(patch).map_err(unreadable)?;
     let after = merged(Some(&before), patch).map_err(unreadable)?;
     rule(after.get().as_bytes())
+}
+
+/// Refuses a change of a row that is not a rule, unless the body gives every field whose column cannot be read: clients send
+/// back what they were shown, and a rule that lost its conditions would apply to every request.
+pub(super) fn gives_what_is_unreadable(row: &RuleRow, change: Change, body: &[u8]) -> Result<(), Problem> {
+    if row.unreadable.is_empty() {
+        return Ok(());
+    }
+    let given: BTreeMap<String, &RawValue> = Problem::parse(body, "{\"limit\": \"20/s\"}")?;
+    let is_lost = |column: &&UnreadableColumn| match change {
+        Change::Replace if column.is_whole_row() => false,
+        _ => !given.contains_key(column.field()),
+    };
+    let mistake = |column: &UnreadableColumn| {
+        let (field, rule) = (column.field(), Some(row.label().to_owned()));
+        let way_out = if column.is_whole_row() { "replace the rule with PUT" } else { "give this field too" };
+        Mistake { rule, field: Some(field.to_owned()), message: format!("{column}; {way_out}") }
+    };
+    let mistakes: Vec<Mistake> = row.unreadable.iter().filter(is_lost).map(mistake).collect();
+    if mistakes.is_empty() { Ok(()) } else { Err(Problem::invalid(&mistakes)) }
+}
+
+/// What a body does to a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It is the new rule.
+    Replace,
+    /// It has the fields that change.
+    Patch,
 }
 
 /// A whole set: the value of `rules` in a larger body.

@@ -2,6 +2,7 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use crate::doctor::reason;
 use crate::store::StoreError;
 
 /// What a node says to a command.
@@ -56,11 +57,24 @@ pub(super) struct Failure {
     pub(super) error: StoreError,
     /// Whether the connection is of no more use.
     pub(super) broken: bool,
+    /// What went wrong and what to do about it, in the words of `doctor`, where more is known than the error says.
+    pub(super) detail: Option<String>,
 }
 
 impl Failure {
     pub(super) const fn quick(error: StoreError) -> Self {
-        Failure { error, broken: false }
+        Failure { error, broken: false, detail: None }
+    }
+
+    /// A connection that is of no more use.
+    pub(super) const fn broken(detail: Option<String>) -> Self {
+        Failure { error: StoreError::Unreachable, broken: true, detail }
+    }
+
+    /// The same, with the server that it is about.
+    pub(super) fn at(self, server: &str) -> Self {
+        let detail = self.detail.map(|detail| format!("{server}: {detail}"));
+        Failure { detail, ..self }
     }
 }
 
@@ -74,6 +88,7 @@ impl From<RedisError> for Failure {
             Some(detail) if missing_rights(detail) => "NOPERM",
             _ => error.code().unwrap_or_default(),
         };
+        let detail = Some(reason::in_full(&error));
         let (error, broken) = match error.kind() {
             // Whoever answers this is no primary any more: resolve the address again.
             ErrorKind::Server(ServerErrorKind::ReadOnly) => (StoreError::rejected(code), true),
@@ -81,6 +96,6 @@ impl From<RedisError> for Failure {
             ErrorKind::AuthenticationFailed => (StoreError::rejected("NOAUTH"), true),
             _ => (StoreError::Unreachable, true),
         };
-        Failure { error, broken }
+        Failure { error, broken, detail }
     }
 }

@@ -25,6 +25,7 @@ use super::link::{Counters, Kind, Link, Target};
 use super::sentinel::Dialer;
 use super::slots::{self, Range, SLOTS};
 use super::stream::Dial;
+use crate::doctor::reason;
 use crate::store::StoreError;
 
 /// Nobody has the slot.
@@ -298,23 +299,24 @@ impl Map {
                 return;
             }
         }
+        let mut last = String::new();
         for seed in &self.seeds {
             let ask = async {
                 let (mut connection, ..) = seed.connect().await?;
                 question.query_async::<Value>(&mut connection).await
             };
-            match timeout(self.config.connect_timeout, ask).await {
+            let failed = match timeout(self.config.connect_timeout, ask).await {
                 Ok(Ok(answer)) if self.learn(&answer, seed) => return,
-                Ok(Err(error)) => {
-                    tracing::debug!(node = seed.shown(), "tells no slots: {}", error.category());
-                }
-                _ => {}
-            }
+                Ok(Ok(_)) => "its answer to CLUSTER SLOTS has no slots".to_owned(),
+                Ok(Err(error)) => reason::in_full(&error),
+                Err(_) => "no answer in time".to_owned(),
+            };
+            last = format!(" ({}: {failed})", seed.shown());
         }
         if !self.untold.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 store = self.config.shown(),
-                "no node tells who has which slot; see that one can be reached and that CLUSTER SLOTS is permitted"
+                "no node tells who has which slot{last}; see that one can be reached and that CLUSTER SLOTS is permitted"
             );
         }
     }

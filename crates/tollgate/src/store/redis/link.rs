@@ -179,7 +179,7 @@ impl Link {
                     sent.answered();
                     return Ok(Outcome::Done(answer));
                 }
-                None => Failure { error: StoreError::Unreachable, broken: true },
+                None => Failure::broken(None),
             },
             Ok(Err(Refusal::Redis(error))) => match self.shared.redirect(&error) {
                 Some(redirect) => {
@@ -363,10 +363,10 @@ impl Shared {
     /// Takes note of a failure: a connection that broke is replaced, and too many failures in a row open the breaker.
     /// What failed on another connection than the present one says nothing about it.
     fn failed(&self, failure: Failure, number: u64) -> StoreError {
-        let Failure { error, broken } = failure;
+        let Failure { error, broken, detail } = failure;
         let rejected = matches!(error, StoreError::Rejected { .. });
         if rejected && number != 0 {
-            self.raise_alarm(&error);
+            self.raise_alarm(&error, detail.as_deref());
         }
         let opened = self.state.send_if_modified(|state| {
             match state {
@@ -387,19 +387,20 @@ impl Shared {
             too_many
         });
         if opened && matches!(*self.state.borrow(), State::Down(_)) {
-            self.raise_alarm(&error);
+            self.raise_alarm(&error, detail.as_deref());
         }
         error
     }
 
     /// One line when something goes wrong, however often it does until all is clear.
-    fn raise_alarm(&self, error: &StoreError) {
+    fn raise_alarm(&self, error: &StoreError, detail: Option<&str>) {
         if self.alarm.lock().replace(Instant::now()).is_none() {
             self.counters.outages.fetch_add(1, Ordering::Relaxed);
+            let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
             tracing::warn!(
                 store = self.shown,
                 reason = error.reason(),
-                "{error}; each rule's on_store_failure decides until it is back"
+                "{error}{detail}; each rule's on_store_failure decides until it is back"
             );
         }
     }
@@ -472,8 +473,8 @@ async fn supervise(shared: Arc<Shared>, probe: Cmd) {
                     }
                 }
             }
-            Err(Failure { error, .. }) => {
-                shared.raise_alarm(&error);
+            Err(Failure { error, detail, .. }) => {
+                shared.raise_alarm(&error, detail.as_deref());
                 shared.state.send_replace(State::Down(error));
             }
         }

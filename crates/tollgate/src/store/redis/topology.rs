@@ -54,7 +54,8 @@ impl Topology {
             Address::Sentinel { sentinels, name, node } => {
                 let sentinels = sentinels.into_iter().map(&dial).collect();
                 let patience = config.connect_timeout;
-                let sentinels = Arc::new(Sentinels { sentinels, name, node: dial(node), patience });
+                let known = Default::default();
+                let sentinels = Arc::new(Sentinels { sentinels, name, node: dial(node), patience, known });
                 let link = Arc::new(whole(Dialer::Sentinels(Arc::clone(&sentinels))));
                 let listeners = sentinels.listen(&link);
                 Topology::Sentinel { link, _listeners: listeners }
