@@ -189,9 +189,9 @@ mod tests {
         key.spec = interval(3, 50, 6, false); // 6 used, ticks at 1080, 1130
         assert_eq!(key.peek(1_030, 1), refused(6, 0, 50, 100));
         assert_eq!(key.peek(1_090, 1), allowed(6, 3, 40));
-        key.spec = interval(3, 50, 6, true); // anchor at 1000
-        assert_eq!(key.peek(1_030, 1), refused(6, 0, 20, 70));
-        assert_eq!(key.peek(1_090, 1), allowed(6, 3, 10));
+        key.spec = interval(3, 50, 6, true); // anchor at 1050, the first tick after the old anchor
+        assert_eq!(key.peek(1_030, 1), refused(6, 0, 70, 120));
+        assert_eq!(key.peek(1_090, 1), refused(6, 0, 10, 60));
         key.spec = interval(3, 50, 20, false);
         assert_eq!(key.peek(1_030, 12), allowed(20, 12, 150));
     }

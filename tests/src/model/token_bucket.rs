@@ -177,13 +177,13 @@ mod tests {
         key.check(0, 8);
         // After 2.5 s 5.5 are missing. Refusing or peeking does not write that.
         assert_eq!(key.peek(5 * S / 2, 5), refused(10, 4, S / 2, 5_500_000));
-        // The debt of the last write (8) is capped at 6; 2.5 s at 2/s bring 5 back.
+        // Of the debt of the last write (8), 2 are excess; 2.5 s at 2/s bring 5 back.
         key.spec = bucket(2, S, 6);
         assert_eq!(key.peek(5 * S / 2, 1), allowed(6, 5, S / 2));
-        // Written with 1½ missing, then read in another unit: 2 whole tokens, a minute each.
+        // Written with 1½ missing, then read in another unit: 2 whole tokens and the excess, a minute each.
         assert_eq!(key.check(11 * S / 4, 1), allowed(6, 4, 3 * S / 4)); // 8→6, −5.5, +1 = 1.5
         key.spec = bucket(1, 60 * S, 6);
-        assert_eq!(key.peek(11 * S / 4, 1), allowed(6, 4, 120 * S));
+        assert_eq!(key.peek(11 * S / 4, 1), allowed(6, 2, 240 * S));
     }
 
     #[test]
