@@ -43,6 +43,7 @@ use utoipa_axum::routes;
 pub use admin::Access;
 pub(crate) use admin::Peer;
 pub(crate) use ask::MAX_BODY_BYTES;
+pub(crate) use authz::deny_status_of;
 pub use body::DecisionBody;
 pub(crate) use check::Prefer;
 pub(crate) use events::EVENTS;
@@ -211,6 +212,10 @@ impl Parts {
 
     pub(crate) fn limiter(&self) -> &Limiter<AnyStore> {
         &self.limiter
+    }
+
+    pub(crate) fn gate(&self) -> &authz::Gate {
+        &self.gate
     }
 
     pub(crate) fn recorder(&self) -> &Recorder {

@@ -6,6 +6,7 @@
 //! at once: those who are being served do not notice.
 
 mod direct;
+mod rejections;
 mod rewound;
 mod stall;
 mod tls;
@@ -48,6 +49,7 @@ use crate::record::events::Hangup;
 use crate::server::Config;
 use crate::telemetry::{Observe, REQUEST_ID};
 use direct::{Direct, HTTP2};
+use rejections::Rejections;
 use rewound::Rewound;
 use stall::{Flowing, Unread};
 pub use tls::{TlsError, TlsFiles};
@@ -284,7 +286,7 @@ impl Connection {
             .header_read_timeout(self.patience.head)
             .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(
-                TokioIo::new(stream),
+                TokioIo::new(Rejections::new(stream)),
                 service_fn(|request| self.answer(request, &hangup, None)),
             );
         // A request that was read already is begun before anybody looks whether the server stops, and finished then.
