@@ -10,6 +10,7 @@ mod decided;
 mod doctor;
 mod explain;
 mod greet;
+mod health;
 mod listen;
 mod load;
 mod progress;
@@ -65,6 +66,8 @@ enum Command {
     Explain(explain::Args),
     /// Look at a store before a fleet relies on it: reachable, fast, and does it keep what it counts?
     Doctor(doctor::Args),
+    /// Ask a running server whether it is ready, for container images without a shell
+    Health(health::Args),
     /// List refusals on record, newest first
     Violations(violations::Args),
     /// Watch a running server: decisions, times, who is refused
@@ -98,6 +101,7 @@ fn run(command: Option<Command>, words: &ArgMatches, terminal: &mut Terminal) ->
         Some(Command::Replay(args)) => replay::run(&args, terminal),
         Some(Command::Explain(args)) => explain::run(&args, terminal),
         Some(Command::Doctor(args)) => doctor::run(&args, terminal),
+        Some(Command::Health(args)) => health::run(&args, terminal),
         Some(Command::Violations(args)) => violations::run(&args, terminal),
         Some(Command::Top(args)) => top::run(&args, terminal),
         Some(Command::Config(args)) => config::run(&args, words, terminal),
