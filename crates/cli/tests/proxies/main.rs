@@ -12,7 +12,7 @@ mod proxy;
 use std::net::Ipv4Addr;
 
 use application::Application;
-use proxy::{Kind, Proxy, Setup, ask, header, status};
+use proxy::{Kind, Proxy, Setup, ask, header, send, status};
 use tollgate_tests::poll;
 
 /// Two at once, then one every three seconds; one path is free, and on one the second is held for a second and a half.
@@ -63,6 +63,8 @@ async fn limits_hold(kind: Kind) {
     let free = ask(proxy.port, ONE, "GET /free", "").await;
     assert_eq!((status(&free), header(&free, "x-ratelimit-limit")), (200, ""), "{free}");
     assert!(!free.to_lowercase().contains("ratelimit"), "no empty headers: {free}");
+    let old = send(proxy.port, ONE, "GET /free HTTP/1.0\r\n\r\n").await;
+    assert_eq!(status(&old), 200, "HTTP/1.0 without a host: {old}");
     assert_eq!(status(&ask(proxy.port, ONE, "GET /banned", "").await), 403);
     for _ in 0..2 {
         let held = ask(proxy.port, ONE, "GET /jobs", "").await;

@@ -69,7 +69,7 @@ impl Gate {
         [("untrusted_proxy", count(&self.untrusted)), ("bad_request", count(&self.invalid))]
     }
 
-    /// The facts about the request that a proxy asks about.
+    /// Puts method and target of the request that a proxy asks about in the place of its own.
     fn admit(&self, asked: &mut Parts, now: Timestamp) -> Result<(), Problem> {
         if !self.identify.trusts_peer(asked) {
             self.untrusted.fetch_add(1, Ordering::Relaxed);
@@ -136,15 +136,19 @@ fn peer(request: &Parts) -> Option<IpAddr> {
     ))]
 pub(super) async fn authz(State(app): State<App>, request: Request) -> Response<Body> {
     let (asked, _) = request.into_parts();
-    let deny_status = match deny_status(&asked.uri) {
-        Ok(deny_status) => deny_status,
-        Err(problem) => return problem.into_response(),
-    };
-    let response = match app.answer_proxy(asked).await {
-        Ok(response) => response,
+    match deny_status(&asked.uri) {
+        Ok(status) => {
+            let response = app.answer_proxy(asked).await.unwrap_or_else(Problem::into_response);
+            if response.status().is_success() { response } else { in_disguise(response, status) }
+        }
         Err(problem) => problem.into_response(),
-    };
-    if response.status().is_success() { response } else { in_disguise(response, deny_status) }
+    }
+}
+
+/// The answer to a request with a method that a route does not take; at forward-auth with the status that it asks for.
+pub(super) fn bad_method(method: &Method, uri: &Uri) -> Response<Body> {
+    let status = Some(uri).filter(|uri| uri.path() == PATH).and_then(|uri| deny_status(uri).ok()?);
+    in_disguise(Problem::method(method, uri).into_response(), status)
 }
 
 impl App {
@@ -241,7 +245,7 @@ fn uri(headers: &HeaderMap) -> Result<Uri, Problem> {
     Uri::from_parts(parts).map_err(|_| expected())
 }
 
-/// The path, and the host if it is in a URL. A URL stands alone: beside it, one of the two would be the client's.
+/// The path, and the host, which may be empty, if it is in a URL. A URL stands alone: beside it, one of the two would be the client's.
 fn target(headers: &HeaderMap) -> Result<(&[u8], Option<&[u8]>), Problem> {
     match (said(headers, &TARGET)?, said(headers, &URL)?) {
         (Some(target), None) => Ok((target, None)),
@@ -253,7 +257,7 @@ fn target(headers: &HeaderMap) -> Result<(&[u8], Option<&[u8]>), Problem> {
                 .ok_or_else(expected)?;
             let path = rest.iter().position(|byte| *byte == b'/').ok_or_else(expected)?;
             let (host, path) = rest.split_at(path);
-            Ok((path, Some(host).filter(|host| !host.is_empty())))
+            Ok((path, Some(host)))
         }
         (Some(_), Some(_)) => Err(conflict(&[&TARGET[..], &URL].concat())),
         (None, None) => Err(missing(&[&TARGET[..], &URL].concat())),
@@ -265,7 +269,7 @@ fn host<'h>(headers: &'h HeaderMap, in_url: Option<&'h [u8]>) -> Result<Option<&
         (Some(said), Some(in_url)) if !said.eq_ignore_ascii_case(in_url) => {
             Err(conflict(&[&HOST[..], &URL].concat()))
         }
-        (said, in_url) => Ok(in_url.or(said)),
+        (said, in_url) => Ok(in_url.or(said).filter(|host| !host.is_empty())),
     }
 }
 

@@ -237,7 +237,7 @@ pub(crate) fn router(app: App) -> Router {
     router
         .merge(web::router())
         .fallback(async |uri: Uri| Problem::not_found(&uri))
-        .method_not_allowed_fallback(async |method: Method, uri: Uri| Problem::method(&method, &uri))
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| authz::bad_method(&method, &uri))
         .with_state(app)
 }
 

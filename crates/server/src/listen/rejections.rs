@@ -167,13 +167,13 @@ struct Rejection<'a> {
 /// Recognises hyper's own answers: a status of theirs, no body and no type. Errors of the router have both.
 fn rejection(bytes: &[u8]) -> Option<Rejection<'_>> {
     let rest = bytes.strip_prefix(b"HTTP/1.1 4")?;
-    let head = str::from_utf8(rest.strip_suffix(b"\r\n\r\n")?).ok()?;
-    let status = match head.get(..2)? {
-        "00" => StatusCode::BAD_REQUEST,
-        "14" => StatusCode::URI_TOO_LONG,
-        "31" => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+    let status = match rest.get(..2)? {
+        b"00" => StatusCode::BAD_REQUEST,
+        b"14" => StatusCode::URI_TOO_LONG,
+        b"31" => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         _ => return None,
     };
+    let head = str::from_utf8(rest.strip_suffix(b"\r\n\r\n")?).ok()?;
     let mut fields: Vec<&str> = head.split("\r\n").skip(1).collect();
     let length = fields.iter().position(|field| *field == "content-length: 0")?;
     fields.remove(length);

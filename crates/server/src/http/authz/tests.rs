@@ -149,6 +149,10 @@ async fn a_proxy_that_says_too_little_or_too_much_is_told_what_to_set() {
             "say different things",
         ),
         (vec![("x-original-method", "GET"), ("x-original-url", "/a")], "expected a URL"),
+        (
+            vec![("x-original-method", "GET"), ("x-original-url", "http:///a"), ("x-forwarded-host", "b")],
+            "say different things",
+        ),
         (vec![("x-original-method", "GET"), ("x-original-url", "http://h?/")], "expected a host"),
         (
             vec![("x-original-method", "GET"), ("x-original-url", "http://a/x"), ("x-forwarded-host", "b")],
@@ -175,6 +179,12 @@ async fn every_error_has_the_status_that_the_proxy_chose_and_is_counted() {
         assert_eq!(body["status"].to_string(), real, "{body}");
     }
     assert_eq!(gate.rejected(), [("untrusted_proxy", 1), ("bad_request", 1)]);
+    let request = Request::builder().method("PROPFIND").uri("/v1/authz?deny_status=403");
+    let response = app.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["tollgate-status"]),
+        (403, &"405".parse().unwrap())
+    );
 }
 
 #[tokio::test]
