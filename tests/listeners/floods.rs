@@ -1,10 +1,10 @@
 //! Clients that are slow, that come in numbers, or send too much.
 
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tollgate_server::Patience;
 use tollgate_tests::poll::until;
 
-use crate::server::{Options, Running, check, impatient, read_to_end};
+use crate::server::{Options, Running, ask, check, impatient, read_to_end};
 
 #[tokio::test]
 async fn whoever_does_not_finish_the_head_of_a_request_is_cut_off_and_others_are_served() {
@@ -75,6 +75,44 @@ async fn heads_beyond_16_kib_are_431_and_bodies_beyond_64_kib_are_413() {
     );
     let answer = server.ask(&request).await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    assert!(server.serves().await);
+    server.stop().await;
+}
+
+/// Also where the client sends far more than is read, and on a connection that was used before.
+#[tokio::test]
+async fn a_head_that_cannot_be_parsed_is_answered_with_a_problem_and_the_chosen_status() {
+    let server = Running::start(Options::default()).await;
+    let authz = "GET /v1/authz?deny_status=403 HTTP/1.1\r\nhost: localhost\r\n";
+    let many: String = (0..101).map(|n| format!("x-{n}: {n}\r\n")).collect();
+    let before = "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    for (head, more, line, real) in [
+        ("GET / HTTP/1.1\r\n", format!("x: {}\r\n\r\n", "a".repeat(100 << 10)), "431 ", None),
+        ("GET / HTTP/1.1\r\n", format!("{many}\r\n"), "431 ", None),
+        ("GET / HTTP/1.1\r\n", "x: a\u{1}b\r\n\r\n".to_owned(), "400 ", None),
+        (authz, format!("x: {}\r\n\r\n", "a".repeat(100 << 10)), "403 ", Some("431")),
+        (authz, format!("{many}\r\n"), "403 ", Some("431")),
+        (authz, "x: a\u{1}b\r\n\r\n".to_owned(), "403 ", Some("400")),
+    ] {
+        for is_used in [false, true] {
+            let mut stream = server.connect().await;
+            if is_used {
+                stream.write_all(before.as_bytes()).await.unwrap();
+                let mut answer = Vec::new();
+                while !answer.ends_with(b"ok\n") {
+                    assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "an answer");
+                }
+            }
+            let answer = ask(stream, &format!("{head}{more}")).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {line}")), "{head} {is_used}: {answer}");
+            assert!(answer.contains("\r\ncontent-type: application/problem+json\r\n"), "{answer}");
+            let told = answer.lines().find_map(|line| line.strip_prefix("tollgate-status: "));
+            assert_eq!(told, real, "{answer}");
+            let problem: serde_json::Value =
+                serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+            assert_eq!(problem["status"].to_string(), real.unwrap_or(line.trim()), "{answer}");
+        }
+    }
     assert!(server.serves().await);
     server.stop().await;
 }

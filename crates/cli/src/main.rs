@@ -10,6 +10,7 @@ mod decided;
 mod doctor;
 mod explain;
 mod greet;
+mod health;
 mod listen;
 mod load;
 mod progress;
@@ -69,6 +70,8 @@ enum Command {
     Explain(explain::Args),
     /// Look at a store before a fleet relies on it: reachable, fast, and does it keep what it counts?
     Doctor(doctor::Args),
+    /// Ask a running server whether it is ready, for container images without a shell
+    Health(health::Args),
     /// List refusals on record, newest first
     Violations(violations::Args),
     /// Watch a running server: decisions, times, who is refused
@@ -121,6 +124,7 @@ fn run(command: &Command, words: &ArgMatches, terminal: &mut Terminal) -> anyhow
         Command::Replay(args) => replay::run(args, terminal),
         Command::Explain(args) => explain::run(args, terminal),
         Command::Doctor(args) => doctor::run(args, terminal),
+        Command::Health(args) => health::run(args, terminal),
         Command::Violations(args) => violations::run(args, terminal),
         Command::Top(args) => top::run(args, terminal),
         Command::Config(args) => config::run(args, words, terminal),

@@ -10,7 +10,7 @@ use tollgate::{AnyStore, LeasedStore, Limiter};
 use tollgate_server::{App, Observe, Server};
 
 use crate::beside::{Beside, BesideArgs};
-use crate::config::Config;
+use crate::config::{Config, IdentifyArgs};
 use crate::greet::{FirstScreen, Trial};
 use crate::listen::ListenArgs;
 use crate::source::SourceArgs;
@@ -35,6 +35,8 @@ pub(crate) struct Args {
     listen: ListenArgs,
     #[command(flatten)]
     telemetry: TelemetryArgs,
+    #[command(flatten)]
+    _identify: IdentifyArgs,
     /// How many decisions to remember, for whoever asks why; 0 remembers none
     #[arg(long, value_name = "N", env = "TOLLGATE_DECISIONS", default_value = "10000",
           value_parser = decisions)]

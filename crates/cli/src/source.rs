@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use tollgate::rules::{self, Follower, RuleBook, RuleSource, SnapshotFile, SourceError};
 use tollgate::sql::{Database, DatabaseError, FileProblem};
 use tollgate::{RuleSet, rules::STARTER};
@@ -20,6 +20,10 @@ pub(crate) struct SourceArgs {
     /// in the data directory, which begins with a starter set
     #[arg(long = "rules", value_name = "FILE|URL", env = "TOLLGATE_RULES", hide_env_values = true)]
     rules: Option<PathBuf>,
+    /// A rules file to start with while the database of --rules is down and no rules are kept from before; the database's
+    /// own take effect as soon as it can be read
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES_FALLBACK")]
+    rules_fallback: Option<PathBuf>,
     #[command(flatten)]
     data: DataArgs,
 }
@@ -53,6 +57,12 @@ impl SourceArgs {
     ///
     /// They cannot be read, or everything that is wrong with them.
     pub(crate) async fn open(&self) -> anyhow::Result<Source> {
+        let is_elsewhere =
+            self.rules.as_ref().and_then(|rules| rules.to_str()).is_some_and(|url| url.contains("://"));
+        ensure!(
+            self.rules_fallback.is_none() || is_elsewhere,
+            "--rules-fallback is for rules in a database; name it: --rules sqlite://path or postgres://user@host/name"
+        );
         let Some(given) = &self.rules else { return self.open_own().await };
         match given.to_str() {
             Some("-") => {
@@ -77,7 +87,25 @@ impl SourceArgs {
                 None
             }
         };
-        follow(RuleSource::database(url), last_good, Some(Database::later(url)?)).await
+        let Some(path) = &self.rules_fallback else {
+            return follow(RuleSource::database(url), last_good, Some(Database::later(url)?)).await;
+        };
+        // Read at every start: a mistake in it shows before it is needed.
+        let fallback =
+            load::rules(Some(path)).with_context(|| format!("--rules-fallback {}", path.display()))?;
+        let started = start(RuleSource::database(url), last_good.clone()).await;
+        let started = match started {
+            Err(error) if !error.is_refusal() => {
+                tracing::warn!(
+                    file = %path.display(), %error,
+                    "the database cannot be reached and no rules are kept from before: starting with --rules-fallback"
+                );
+                Ok(Follower::start_without_source(RuleSource::database(url), fallback, last_good, &error))
+            }
+            started => started,
+        };
+        let shown = RuleSource::database(url).shown().to_owned();
+        Ok(home(started.map_err(explain)?, shown, Some(Database::later(url)?)))
     }
 
     /// The database of our own.
@@ -131,11 +159,20 @@ async fn follow(
     database: Option<Database>,
 ) -> anyhow::Result<Source> {
     let shown = source.shown().to_owned();
-    let started = match last_good {
+    Ok(home(start(source, last_good).await.map_err(explain)?, shown, database))
+}
+
+async fn start(
+    source: RuleSource,
+    last_good: Option<SnapshotFile>,
+) -> Result<(RuleSet, Follower), SourceError> {
+    match last_good {
         Some(file) => Follower::start_with_snapshot(source, file).await,
         None => Follower::start(source).await,
-    };
-    let (rules, follower) = started.map_err(explain)?;
+    }
+}
+
+fn home((rules, follower): (RuleSet, Follower), shown: String, database: Option<Database>) -> Source {
     let home = match database {
         None => RulesHome::File(shown.clone()),
         Some(database) => RulesHome::Database {
@@ -144,7 +181,7 @@ async fn follow(
             refresher: follower.refresher(),
         },
     };
-    Ok(Source { rules, follower: Some(follower), shown, home })
+    Source { rules, follower: Some(follower), shown, home }
 }
 
 fn explain(error: SourceError) -> anyhow::Error {
@@ -155,7 +192,7 @@ fn explain(error: SourceError) -> anyhow::Error {
             anyhow!("cannot read the rules {shown}: {source}; {way_out}")
         }
         SourceError::Database(error) => anyhow::Error::from(error)
-            .context("there are no rules to start with, and none were kept from before"),
+            .context("there are no rules to start with, and none were kept from before; --rules-fallback names a file for that"),
         error => error.into(),
     }
 }

@@ -503,3 +503,49 @@ fn plans_are_looked_up_and_users_that_nobody_knows_have_the_default() {
     assert_eq!(limit(json!({"user_id": "7"})), 5, "nobody is unlimited for want of a row");
     assert_eq!(limit(json!({"user_id": "7", "plan": "pro"})), 50, "a plan that is named is believed");
 }
+
+fn tollgate(args: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args).output().unwrap()
+}
+
+#[test]
+fn fallback_rules_decide_until_the_database_can_be_read() {
+    let scratch = Scratch::new("fallback");
+    let path = |name: &str| scratch.0.join(name).to_str().unwrap().to_owned();
+    let (fallback, own) = (path("fallback.yaml"), path("own.yaml"));
+    fs::write(&fallback, "rules: [{ name: fallback, key: global, limit: 7/h }]").unwrap();
+    fs::write(&own, "rules: [{ name: own, key: global, limit: 9/h }]").unwrap();
+    // The folder of the database is not there yet, so it cannot be opened.
+    fs::create_dir(path("elsewhere")).unwrap();
+    let imported =
+        tollgate(&["rules", "import", &own, "--rules", &format!("sqlite://{}/rules.db", path("elsewhere"))]);
+    assert!(imported.status.success(), "{imported:?}");
+    let url = format!("sqlite://{}/rules.db", path("later"));
+
+    let served = Served::start(&["--rules", &url, "--rules-fallback", &fallback]);
+    let limit = || served.json("POST", "/v1/check", r#"{"attributes": {}}"#)["limit"].clone();
+    assert_eq!(limit(), 7);
+    assert_eq!(served.json("GET", "/readyz", "")["rules"], "stale");
+    fs::rename(path("elsewhere"), path("later")).unwrap();
+    until("the rules of the database", || limit() == 9);
+    served.json_until("/readyz", |ready| ready["rules"] == "fresh");
+}
+
+#[test]
+fn a_fallback_that_cannot_be_used_is_an_error_at_every_start() {
+    let scratch = Scratch::new("bad-fallback");
+    let path = |name: &str| scratch.0.join(name).to_str().unwrap().to_owned();
+    fs::write(path("rules.yaml"), "rules: []").unwrap();
+    fs::write(path("broken.yaml"), "rules: [{ key: global }]").unwrap();
+    let database = format!("sqlite://{}", path("rules.db"));
+    for (rules, fallback, part) in [
+        (&*path("rules.yaml"), &*path("rules.yaml"), "--rules-fallback is for rules in a database"),
+        (&database, &path("broken.yaml"), "broken.yaml"),
+        (&database, &path("absent.yaml"), "absent.yaml"),
+    ] {
+        let started =
+            tollgate(&["serve", "--http", "127.0.0.1:0", "--rules", rules, "--rules-fallback", fallback]);
+        let said = String::from_utf8_lossy(&started.stderr);
+        assert!(started.status.code() == Some(2) && said.contains(part), "{said}");
+    }
+}

@@ -80,16 +80,29 @@ impl Condition {
         &self.test
     }
 
-    /// Whether a request meets it.
+    /// Whether a request meets it, in either reading of a path with `%2F`.
     #[inline]
     pub fn holds(&self, request: &Descriptor<'_>) -> bool {
         match (&self.test, request.find(&self.attribute)) {
             (Test::OneOf(values), Some(Value::Text(text))) => values.iter().any(|value| **value == **text),
-            (Test::Path(globs), Some(Value::Text(path))) => globs.iter().any(|glob| glob.matches(path)),
+            (Test::Path(globs), Some(Value::Text(path))) => {
+                any_matches(globs, path)
+                    || request.encoded_endpoint().is_some_and(|path| any_matches(globs, path))
+            }
             (Test::Within(networks), Some(Value::Ip(address))) => {
                 networks.iter().any(|network| network.contains(address))
             }
             _ => false,
+        }
+    }
+
+    /// Whether a request meets it in both readings of a path with `%2F`.
+    pub(crate) fn holds_in_both_readings(&self, request: &Descriptor<'_>) -> bool {
+        match (&self.test, request.find(&self.attribute), request.encoded_endpoint()) {
+            (Test::Path(globs), Some(Value::Text(decoded)), Some(encoded)) => {
+                any_matches(globs, decoded) && any_matches(globs, encoded)
+            }
+            _ => self.holds(request),
         }
     }
 
@@ -118,6 +131,10 @@ impl Condition {
         };
         format!("{} {relation} {}", self.attribute(), values.join(", "))
     }
+}
+
+fn any_matches(globs: &[Glob], path: &str) -> bool {
+    globs.iter().any(|glob| glob.matches(path))
 }
 
 /// A network, or the network of a single address; addresses mapped into IPv6 are IPv4.

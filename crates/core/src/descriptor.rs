@@ -25,6 +25,9 @@ pub(crate) const HOST: &str = "host";
 /// normalised, IPv4 addresses mapped into IPv6 are IPv4, methods are upper case, hosts lower, `ip_address` is `ip`. Adding a
 /// fact again replaces it. Borrowed values stay borrowed: describing an ordinary request allocates nothing.
 ///
+/// Whether `%2F` separates two segments is decided by the application, so a path with `%2F` has two readings. The fact,
+/// and therefore every key, has the decoded one; [`encoded_endpoint`](Self::encoded_endpoint) has the other.
+///
 /// ```
 /// use tollgate_core::Descriptor;
 ///
@@ -34,6 +37,8 @@ pub(crate) const HOST: &str = "host";
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Descriptor<'a> {
     facts: SmallVec<[(Name<'a>, Value<'a>); 6]>,
+    /// Only where it differs from the fact.
+    encoded_endpoint: Option<Box<str>>,
 }
 
 /// The value of one fact.
@@ -81,7 +86,11 @@ impl<'a> Descriptor<'a> {
                 Ok(address) => Value::Ip(address.to_canonical()),
                 Err(_) => Value::Text(value),
             },
-            ENDPOINT => Value::Text(normal_path(value)),
+            ENDPOINT => {
+                let (decoded, encoded) = path_readings(value);
+                self.encoded_endpoint = encoded;
+                Value::Text(decoded)
+            }
             METHOD => Value::Text(upper_case(value)),
             HOST => Value::Text(lower_case(value)),
             _ => Value::Text(value),
@@ -111,6 +120,12 @@ impl<'a> Descriptor<'a> {
     /// The value of a fact as text.
     pub fn text(&self, name: &str) -> Option<Cow<'_, str>> {
         self.get(name).map(Value::text)
+    }
+
+    /// The endpoint with its `%2F` kept, if it has any: `/a%2Fb` where the fact is `/a/b`.
+    #[inline]
+    pub fn encoded_endpoint(&self) -> Option<&str> {
+        self.encoded_endpoint.as_deref()
     }
 
     /// Every fact, in the order they were added.
@@ -216,14 +231,27 @@ fn lower_case(text: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// A path in its one spelling: no query, no doubled or trailing slash, no dot segments, every byte that may stand
-/// for itself as itself and every other one percent-encoded. What does not begin with a slash is a name and stays
-/// as it is.
-pub(crate) fn normal_path(path: Cow<'_, str>) -> Cow<'_, str> {
-    normal(path, Star::Byte)
+/// A path with every `%2F` read as a slash, and, if that is another path, the one with every `%2F` kept. Both are in
+/// their one spelling: no query, no doubled or trailing slash, no dot segments, every byte that may stand for itself
+/// as itself and every other one percent-encoded. What does not begin with a slash is a name and stays as it is.
+fn path_readings(path: Cow<'_, str>) -> (Cow<'_, str>, Option<Box<str>>) {
+    if !path.starts_with('/') || is_normal(path.as_bytes(), Star::Byte) {
+        return (path, None);
+    }
+    // The dots of `/a%2Fb/../c` remove another segment in each reading, so both start from the path as given.
+    let decoded = has_encoded_slash(&path).then(|| path.replace("%2F", "/").replace("%2f", "/"));
+    let encoded = normal(path, Star::Byte);
+    match decoded.map(|decoded| normal(Cow::Owned(decoded), Star::Byte)) {
+        Some(decoded) if decoded != encoded => (decoded, Some(encoded.into())),
+        _ => (encoded, None),
+    }
 }
 
-/// The same for a pattern, in which a star is a wildcard and `%2A` the byte.
+fn has_encoded_slash(path: &str) -> bool {
+    path.as_bytes().windows(3).any(|bytes| bytes.eq_ignore_ascii_case(b"%2F"))
+}
+
+/// A pattern in the spelling of paths. A star is a wildcard and `%2A` the byte.
 pub(crate) fn normal_pattern(pattern: &str) -> Cow<'_, str> {
     normal(Cow::Borrowed(pattern), Star::Wildcard)
 }
@@ -308,14 +336,13 @@ mod tests {
         for path in
             ["/a/b", "/a/b/", "//a//b", "/%61/b", "/a/b?x=1", "/a/./b", "/a/c/../b", "/a/b#f", "/a/%62/"]
         {
-            assert_eq!(normal_path(path.into()), "/a/b", "{path}");
+            assert_eq!(path_readings(path.into()), ("/a/b".into(), None), "{path}");
         }
         for (path, normal) in [
             ("/", "/"),
             ("//", "/"),
             ("/..", "/"),
             ("/?x", "/"),
-            ("/a%2fb", "/a%2Fb"),
             ("/100%", "/100%25"),
             ("/a%2", "/a%252"),
             ("search", "search"),
@@ -328,13 +355,33 @@ mod tests {
             ("/a*", "/a%2A"),
             ("/a%2a", "/a%2A"),
         ] {
-            assert_eq!(normal_path(path.into()), normal, "{path}");
+            assert_eq!(path_readings(path.into()), (normal.into(), None), "{path}");
         }
     }
 
     #[test]
     fn an_ordinary_path_stays_borrowed() {
-        assert!(matches!(normal_path("/api/search.json".into()), Cow::Borrowed(_)));
+        assert!(matches!(path_readings("/api/search.json".into()), (Cow::Borrowed(_), None)));
+    }
+
+    #[test]
+    fn a_path_with_an_encoded_slash_has_two_readings() {
+        for (path, decoded, encoded) in [
+            ("/a%2fb", "/a/b", "/a%2Fb"),
+            ("/login%2F", "/login", "/login%2F"),
+            ("/%2Flogin", "/login", "/%2Flogin"),
+            ("/a/..%2Flogin", "/login", "/a/..%2Flogin"),
+            ("/a/%2e%2e%2Flogin", "/login", "/a/..%2Flogin"),
+            ("/a%2Fb/../login", "/a/login", "/login"),
+            ("/%%2F", "/%25", "/%25%2F"),
+        ] {
+            assert_eq!(path_readings(path.into()), (decoded.into(), Some(encoded.into())), "{path}");
+        }
+        for (path, only) in [("/a?x=%2F", "/a"), ("/a%252Fb", "/a%252Fb"), ("a%2Fb", "a%2Fb")] {
+            assert_eq!(path_readings(path.into()), (only.into(), None), "{path}");
+        }
+        let replaced = Descriptor::new().with("endpoint", "/a%2Fb").with("endpoint", "/c");
+        assert_eq!(replaced, Descriptor::new().with("endpoint", "/c"));
     }
 
     #[test]

@@ -121,8 +121,14 @@ impl Index {
                     {
                         rules.iter().copied().for_each(&mut found);
                     }
-                    if name.as_str() == descriptor::ENDPOINT && !self.paths.is_empty() {
-                        self.paths.candidates(Some(text), &mut found);
+                    if name.as_str() == descriptor::ENDPOINT {
+                        if !self.paths.is_empty() {
+                            self.paths.candidates(Some(text), &mut found);
+                        }
+                        if let Some(encoded) = request.encoded_endpoint() {
+                            attribute.values.get(encoded).into_iter().flatten().copied().for_each(&mut found);
+                            self.paths.candidates(Some(encoded), &mut found);
+                        }
                     }
                 }
                 Value::Ip(address) => self.networks.candidates(*address, &mut found),

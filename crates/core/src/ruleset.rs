@@ -222,16 +222,19 @@ impl RuleSet {
         });
         matched.sort_unstable();
         if self.any_replaces {
-            self.drop_replaced(&mut matched);
+            self.drop_replaced(request, &mut matched);
         }
         matched
     }
 
-    /// Where a rule matches, those it replaces do not apply. One on trial replaces nobody.
-    fn drop_replaced(&self, matched: &mut Matched) {
+    /// Where a rule matches, those it replaces do not apply. A rule in shadow mode, or one that matches only one reading
+    /// of the path, replaces none.
+    fn drop_replaced(&self, request: &Descriptor<'_>, matched: &mut Matched) {
+        let replaces =
+            |rule: &Rule| rule.mode() == Mode::Enforce && rule.ambiguous_condition(request).is_none();
         let gone: SmallVec<[RuleIndex; 4]> = matched
             .iter()
-            .filter(|rule| self.rule(**rule).mode() == Mode::Enforce)
+            .filter(|rule| replaces(self.rule(**rule)))
             .flat_map(|rule| self.replaced[*rule as usize].iter().copied())
             .collect();
         matched.retain(|rule| !gone.contains(rule));

@@ -169,9 +169,12 @@ fn reason(mismatch: &Mismatch<'_>, request: &Descriptor<'_>) -> String {
     match mismatch {
         Mismatch::Condition(condition) => {
             let attribute = condition.attribute();
-            let here = match request.text(attribute) {
-                Some(value) => format!("here it is {value}"),
-                None => format!("the request has no {attribute}"),
+            let here = match (request.text(attribute), request.encoded_endpoint()) {
+                (Some(value), Some(encoded)) if attribute == "endpoint" => {
+                    format!("here it is {value}, or {encoded} if its %2F is kept")
+                }
+                (Some(value), _) => format!("here it is {value}"),
+                (None, _) => format!("the request has no {attribute}"),
             };
             format!("only where {}; {here}", condition.describe())
         }
@@ -197,5 +200,26 @@ pub(crate) fn beside(rule: &Rule, outcome: Outcome) -> String {
         (_, Outcome::Denied) => "not asked: another rule denies the request".to_owned(),
         (Action::Allow, _) => "exempts the request from every limit".to_owned(),
         _ => "not asked: another rule exempts the request".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::core::Draft;
+
+    use super::*;
+
+    #[test]
+    fn both_readings_of_a_path_are_shown_where_an_allow_needs_both() {
+        let draft = Draft {
+            key: "ip:{ip}".to_owned(),
+            action: Some("allow".to_owned()),
+            when: [("endpoint".to_owned(), vec!["/public/**".to_owned()])].into(),
+            ..Draft::default()
+        };
+        let rule = draft.build().unwrap();
+        let request = Descriptor::new().with("ip", "203.0.113.7").with("endpoint", "/x%2F../public/a");
+        let said = reason(&rule.applies_to(&request).unwrap_err(), &request);
+        assert!(said.ends_with("here it is /public/a, or /x%2F../public/a if its %2F is kept"), "{said}");
     }
 }

@@ -69,9 +69,9 @@ async fn every_spelling_of_a_path_a_method_a_host_and_an_address_is_one_bucket()
         (
             "endpoint:{endpoint}",
             "endpoint",
-            &["/a", "/a/", "//a", "/%61", "/a?x=1", "/./a", "/b/../a", "/%2e/a"][..],
+            &["/a", "/a/", "//a", "/%61", "/a?x=1", "/./a", "/b/../a", "/%2e/a", "/a%2F", "/b/..%2fa"][..],
         ),
-        ("endpoint:/a", "endpoint", &["/a", "/a/", "//a", "/%61", "/a?x=1"]),
+        ("endpoint:/a", "endpoint", &["/a", "/a/", "//a", "/%61", "/a?x=1", "/a#", "/%2Fa"]),
         ("method:{method}", "method", &["GET", "get", "Get"]),
         ("host:{host}", "host", &["example.com", "Example.COM"]),
         ("host:Example.com", "host", &["example.com", "EXAMPLE.com"]),
@@ -86,7 +86,7 @@ async fn every_spelling_of_a_path_a_method_a_host_and_an_address_is_one_bucket()
 #[tokio::test]
 async fn other_paths_methods_and_addresses_have_other_buckets() {
     for (key, name, values) in [
-        ("endpoint:{endpoint}", "endpoint", &["/", "/A", "/a/b", "/a%2F", "/a.", "/%2561"][..]),
+        ("endpoint:{endpoint}", "endpoint", &["/", "/A", "/a/b", "/a.", "/%2561", "/a%252F"][..]),
         ("ip:{ip}", "ip", &["2001:db8:1:3::1", "2001:db8:1:2::1", "203.0.113.8", "::cb00:7107"]),
         ("method:{method}", "method", &["GET", "POST", "G ET"]),
     ] {

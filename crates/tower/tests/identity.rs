@@ -47,13 +47,25 @@ const PEER: &str = "203.0.113.7";
 
 #[tokio::test]
 async fn every_spelling_of_a_path_reaches_the_same_rule_and_bucket() {
-    let spellings =
-        ["/a", "/a/", "//a", "/%61", "/a?x=1", "/./a", "/b/../a", "/a//", "http://example.com/a", "/%2e/a"];
+    let spellings = [
+        "/a",
+        "/a/",
+        "//a",
+        "/%61",
+        "/a?x=1",
+        "/./a",
+        "/b/../a",
+        "/a//",
+        "http://example.com/a",
+        "/%2e/a",
+        "/a%2F",
+        "/b/..%2fa",
+    ];
     for key in ["endpoint:{endpoint}", "endpoint:/a"] {
         let left = left(key, Identify::new(), spellings.map(|path| from(PEER, path))).await;
         assert!(one_bucket(&left), "{key}: {left:?}");
     }
-    let others = ["/", "/A", "/a/b", "/a%2F", "/a.", "/a;x=1", "/%2561"];
+    let others = ["/", "/A", "/a/b", "/a.", "/a;x=1", "/%2561", "/a%252F"];
     let left = left("endpoint:{endpoint}", Identify::new(), others.map(|path| from(PEER, path))).await;
     assert!(a_bucket_each(&left), "other paths have other buckets: {left:?}");
 }

@@ -110,6 +110,18 @@ impl Client {
         &self.shown
     }
 
+    /// The text at a path.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be asked, or answers with an error.
+    pub(crate) async fn text(&self, path: &str) -> anyhow::Result<String> {
+        let (status, body) = self.answer(Ask::get(path)).await?;
+        let text = String::from_utf8_lossy(&body).into_owned();
+        ensure!(status.is_success(), "{} answers {status}: {}", self.shown, text.trim_end());
+        Ok(text)
+    }
+
     /// Every rule.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::path::Path;
 use tollgate::core::HeaderForm;
 use tollgate::core::suggest::closest;
 use tollgate::rules::RulesError;
-use tollgate_tower::Identify;
+use tollgate_tower::IdentifyConfig;
 use toml::de::{DeTable, DeValue};
 
 use super::{Flag, flags, headers, identify, text};
@@ -20,7 +20,7 @@ pub(super) type Spanned<T> = toml::Spanned<T>;
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) name: String,
-    pub(super) identify: Identify,
+    pub(super) identify: IdentifyConfig,
     pub(super) headers: HeaderForm,
     /// Values of flags, by key.
     values: BTreeMap<String, String>,
@@ -71,7 +71,7 @@ impl File {
         }
         let mut file = File {
             name: name.to_owned(),
-            identify: Identify::new(),
+            identify: IdentifyConfig::default(),
             headers: HeaderForm::DEFAULT,
             values: BTreeMap::new(),
             sections: Vec::new(),

@@ -1,8 +1,8 @@
 //! What `tollgate serve` runs by: flags, environment, `tollgate.toml` and defaults, in this order.
 //!
 //! There is one list of settings, the flags of `serve`. A line of the file is a flag with underscores, is checked by
-//! what checks the flag, and counts where neither the flag nor its variable is given. Two tables have no flags:
-//! `[identify]` and `[headers]`.
+//! what checks the flag, and counts where neither the flag nor its variable is given. The lines of `[identify]` have
+//! flags of their own; those of `[headers]` have none.
 
 mod check;
 mod file;
@@ -18,12 +18,13 @@ use anyhow::{Context as _, anyhow};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Subcommand};
 use tollgate::core::HeaderForm;
-use tollgate_tower::Identify;
+use tollgate_tower::{Identify, IdentifyConfig};
 
 use crate::load;
 use crate::serve;
 use crate::terminal::Terminal;
 use file::File;
+pub(crate) use identify::IdentifyArgs;
 
 /// Looked for in the working directory where no other is named.
 const USUAL: &str = "tollgate.toml";
@@ -122,8 +123,8 @@ impl Config {
         {
             setting.value = flag.raw(&matches).map(|value| shown(&value));
         }
-        let (identify, headers, name) = match file {
-            None => (Identify::new(), HeaderForm::DEFAULT, None),
+        let (table, headers, name) = match file {
+            None => (IdentifyConfig::default(), HeaderForm::DEFAULT, None),
             Some(file) => {
                 settings.extend(file.sections().map(|(key, value)| Setting {
                     key,
@@ -133,6 +134,7 @@ impl Config {
                 (file.identify, file.headers, Some(file.name))
             }
         };
+        let identify = identify::replace(table, given, &mut settings)?;
         Ok(Config { serve, identify, headers, file: name, settings })
     }
 }
@@ -161,6 +163,7 @@ fn flags() -> Vec<Flag> {
     let named = command.get_arguments().filter(|arg| arg.get_long().is_some_and(|long| long != CONFIG));
     named
         .filter(|arg| !matches!(arg.get_action(), ArgAction::Help | ArgAction::Version))
+        .filter(|arg| !identify::has_flag(arg.get_id().as_str()))
         .cloned()
         .map(Flag)
         .collect()

@@ -53,11 +53,55 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
 }
 
 #[test]
+fn flags_replace_lines_of_the_identify_table() {
+    let text = "[identify]\ntrusted_proxies = ['10.0.0.0/8']\nhost = true\npaths = ['/a/{a}']\n";
+    let flags = [
+        "--trusted-proxies",
+        "192.0.2.7, 2001:db8::/32",
+        "--forwarding-header=forwarded",
+        "--identify-headers=x-user=user_id,x-plan=plan",
+        "--identify-api-key",
+        "x-api-key",
+        "--identify-paths",
+        "/tenants/{tenant}/**",
+    ];
+    let settings = settled(&flags, text);
+    assert_eq!(of(&settings, "identify.trusted_proxies"), (Some("192.0.2.7, 2001:db8::/32"), From::Flag));
+    assert_eq!(of(&settings, "identify.host"), (Some("true"), From::File));
+    let given = Flags::command().get_matches_from([&["tollgate serve"][..], &flags].concat());
+    let table = File::parse("tollgate.toml", text).unwrap().identify;
+    let identify = format!("{:?}", identify::replace(table, &given, &mut Vec::new()).unwrap());
+    for part in ["192.0.2.7/32", "2001:db8::/32", "Forwarded", "header x-user as user_id", "host"] {
+        assert!(identify.contains(part), "{part}: {identify}");
+    }
+    for part in ["API key x-api-key as api_key", "path /tenants/{tenant}/**", "header x-plan as plan"] {
+        assert!(identify.contains(part), "{part}: {identify}");
+    }
+    assert!(!identify.contains("10.0.0.0/8") && !identify.contains("/a/{a}"), "{identify}");
+}
+
+#[test]
+fn a_wrong_value_of_an_identify_flag_is_named_with_the_flag() {
+    for (flag, value, part) in [
+        ("--trusted-proxies", "10.0.0.0/33", "`10.0.0.0/33` is neither"),
+        ("--identify-headers", "x-user", "as in x-user-id=user_id"),
+        ("--identify-headers", "x-user=user id", "`user id` is not"),
+        ("--identify-api-key", "x key", "`x key` cannot be"),
+        ("--identify-paths", "tenants", "begin with a slash"),
+    ] {
+        let given = Flags::command().get_matches_from(["tollgate serve", flag, value]);
+        let error = identify::replace(IdentifyConfig::default(), &given, &mut Vec::new()).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains(part) && error.starts_with(flag), "{error}");
+    }
+}
+
+#[test]
 fn tables_are_read_too() {
     let text = "[identify]\ntrusted_proxies = ['10.0.0.0/8']\nheaders = { x-user = 'user_id' }\n\
                 [headers]\nform = 'draft-06'\nretry_jitter_s = 0x05\n";
     let file = File::parse("tollgate.toml", text).unwrap();
-    assert!(format!("{:?}", file.identify).contains("header x-user as user_id"));
+    assert_eq!(file.identify.headers["x-user"], "user_id");
     assert!(
         format!("{:?}", file.headers).contains("Draft06")
             && format!("{:?}", file.headers).contains("retry_jitter_s: 5")

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use tollgate_tests::poll;
 use tollgate_tests::scratch::Scratch;
 
 fn root() -> PathBuf {
@@ -63,12 +64,28 @@ fn kubernetes_manifests_are_of_the_expected_kinds_and_start_what_there_is() {
     let understood = Understood::ask();
     let manifests = documents("kubernetes/tollgate.yaml");
     let kinds: Vec<_> = manifests.iter().map(|manifest| manifest["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget"]);
+    let expected = [
+        "ConfigMap",
+        "Deployment",
+        "Service",
+        "HorizontalPodAutoscaler",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+    ];
+    assert_eq!(kinds, expected);
     assert!(manifests.iter().all(|manifest| manifest["metadata"]["name"] == "tollgate"));
+    let [config, deployment, service, scaler, budget, policy] = &manifests[..] else {
+        panic!("six documents")
+    };
 
-    let pod = &manifests[0]["spec"]["template"];
+    let pod = &deployment["spec"]["template"];
     let labels = &pod["metadata"]["labels"];
-    for selected in [&manifests[0]["spec"]["selector"]["matchLabels"], &manifests[1]["spec"]["selector"]] {
+    for selected in [
+        &deployment["spec"]["selector"]["matchLabels"],
+        &service["spec"]["selector"],
+        &budget["spec"]["selector"]["matchLabels"],
+        &policy["spec"]["podSelector"]["matchLabels"],
+    ] {
         assert_eq!(selected, labels, "who is selected is who is started");
     }
     let container = &pod["spec"]["containers"][0];
@@ -82,8 +99,21 @@ fn kubernetes_manifests_are_of_the_expected_kinds_and_start_what_there_is() {
             assert!(mounts.iter().any(is_below), "{path} is not mounted");
         }
     }
-    assert_eq!(container["ports"][0]["name"], manifests[1]["spec"]["ports"][0]["targetPort"]);
-    assert_eq!(manifests[2]["spec"]["scaleTargetRef"]["kind"], "Deployment");
+    assert_eq!(container["ports"][0]["name"], service["spec"]["ports"][0]["targetPort"]);
+    assert_eq!(container["ports"][0]["name"], policy["spec"]["ingress"][0]["ports"][0]["port"]);
+    assert_eq!(scaler["spec"]["scaleTargetRef"]["kind"], "Deployment");
+    let sources = pod["spec"]["volumes"][1]["projected"]["sources"].as_array().unwrap();
+    assert_eq!(sources[0]["configMap"]["name"], config["metadata"]["name"]);
+    let secrets =
+        sources[1]["secret"]["items"].as_array().unwrap().iter().map(|item| item["path"].as_str().unwrap());
+    let mounted: BTreeSet<&str> =
+        config["data"].as_object().unwrap().keys().map(String::as_str).chain(secrets).collect();
+    for variable in container["env"].as_array().unwrap() {
+        if let Some(name) = variable["value"].as_str().and_then(|value| value.strip_prefix("/etc/tollgate/"))
+        {
+            assert!(mounted.contains(name), "{name} is not in the volume");
+        }
+    }
 
     let monitor = &documents("kubernetes/podmonitor.yaml")[..];
     let [monitor] = monitor else { panic!("one document: {monitor:?}") };
@@ -93,6 +123,70 @@ fn kubernetes_manifests_are_of_the_expected_kinds_and_start_what_there_is() {
     assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["path"], "/metrics");
     let token = &monitor["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"];
     assert_eq!((&token["name"], &token["key"]), (&"tollgate".into(), &"read.token".into()));
+}
+
+/// As in a new pod while the database is down: with the mounted files, no rules from before, and a database that refuses.
+#[tokio::test]
+async fn a_new_pod_serves_forward_auth_while_the_database_is_down() {
+    let scratch = Scratch::new("pod");
+    let manifests = documents("kubernetes/tollgate.yaml");
+    for (name, text) in manifests[0]["data"].as_object().unwrap() {
+        fs::write(scratch.path().join(name), text.as_str().unwrap()).unwrap();
+    }
+    for name in ["admin.token", "check.token"] {
+        fs::write(scratch.path().join(name), format!("{}\n", name.repeat(4))).unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command
+        .args(["serve", "--http", "127.0.0.1:0", "--ready-file", "ready.json"])
+        .current_dir(scratch.path());
+    let closed = tollgate_tests::ports::free_port();
+    command.env("TOLLGATE_RULES", format!("postgres://tollgate:secret@127.0.0.1:{closed}/tollgate"));
+    for variable in manifests[1]["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap() {
+        let Some(value) = variable["value"].as_str() else { continue };
+        let value = value.replace("/etc/tollgate", ".").replace("/data", "./data");
+        command.env(variable["name"].as_str().unwrap(), value);
+    }
+    let log = fs::File::create(scratch.path().join("log")).unwrap();
+    let mut server = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+    let said = |name: &str| fs::read_to_string(scratch.path().join(name)).unwrap_or_default();
+    let ready = poll::until("a server that is ready", async || {
+        assert!(server.try_wait().unwrap().is_none(), "{}", said("log"));
+        serde_json::from_str::<Value>(&said("ready.json")).ok()
+    })
+    .await;
+    let address = format!("http://{}", ready["http"].as_str().unwrap());
+
+    let health = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["health", "--server", &address])
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    let (ready, live) = (health(&[]), health(&["--live"]));
+    let asked = Command::new("curl")
+        .args(["-si", &format!("{address}/v1/authz?deny_status=403"), "-H", "X-Original-Method: GET"])
+        .args(["-H", "X-Original-URL: https://example.com/a", "-H", "X-Forwarded-For: 203.0.113.7"])
+        .output()
+        .unwrap();
+    let checked =
+        Command::new("curl").args(["-si", "-d", "{}", &format!("{address}/v1/check")]).output().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+
+    assert_eq!(ready.status.code(), Some(0), "{ready:?}");
+    let report: Value = serde_json::from_slice(&ready.stdout).unwrap();
+    assert_eq!((&report["ready"], &report["rules"]), (&true.into(), &"stale".into()), "{report}");
+    assert_eq!((live.status.code(), &*live.stdout), (Some(0), &b"ok\n"[..]));
+    let asked = String::from_utf8(asked.stdout).unwrap();
+    assert!(asked.starts_with("HTTP/1.1 200 OK\r\n"), "{asked}");
+    assert!(asked.contains("\"fallback-per-address\";q=100"), "{asked}");
+    let checked = String::from_utf8(checked.stdout).unwrap();
+    assert!(checked.starts_with("HTTP/1.1 401 "), "checks need a token: {checked}");
+    assert!(said("log").contains("rules-fallback"), "{}", said("log"));
+    let gone = health(&[]);
+    assert_eq!(gone.status.code(), Some(2), "{gone:?}");
 }
 
 #[test]
@@ -174,8 +268,20 @@ fn instructions(text: &str) -> Vec<(String, String)> {
 
 #[test]
 fn the_image_is_built_from_what_is_there_and_starts_the_binary_it_has() {
-    const KNOWN: [&str; 11] =
-        ["FROM", "WORKDIR", "COPY", "RUN", "ENV", "VOLUME", "EXPOSE", "USER", "ENTRYPOINT", "CMD", "ARG"];
+    const KNOWN: [&str; 12] = [
+        "FROM",
+        "WORKDIR",
+        "COPY",
+        "RUN",
+        "ENV",
+        "VOLUME",
+        "EXPOSE",
+        "USER",
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+        "CMD",
+        "ARG",
+    ];
     let understood = Understood::ask();
     let instructions = instructions(&read("docker/Dockerfile"));
     let of = |name: &str| {
@@ -198,6 +304,9 @@ fn the_image_is_built_from_what_is_there_and_starts_the_binary_it_has() {
     for setting in of("ENV") {
         understood.assert_variable("Dockerfile", setting.split('=').next().unwrap());
     }
+    let [health] = of("HEALTHCHECK")[..] else { panic!("one HEALTHCHECK") };
+    let check: Vec<String> = serde_json::from_str(health.split_once("CMD ").unwrap().1).unwrap();
+    assert_eq!(check, [&*entry[0], "health"]);
 }
 
 /// A file or a folder, without what `.dockerignore` leaves out.

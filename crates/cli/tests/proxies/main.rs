@@ -6,12 +6,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod application;
+mod faults;
 mod proxy;
 
 use std::net::Ipv4Addr;
 
 use application::Application;
-use proxy::{Proxy, ask, header, status};
+use proxy::{Kind, Proxy, Setup, ask, header, send, status};
 use tollgate_tests::poll;
 
 /// Two at once, then one every three seconds; one path is free, and on one the second is held for a second and a half.
@@ -29,12 +30,15 @@ const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 fn lies(n: u8) -> String {
     format!(
         "x-forwarded-for: 198.51.100.{n}\r\nforwarded: for=198.51.100.{n}\r\nx-real-ip: 198.51.100.{n}\r\n\
-         x-original-uri: /free\r\nx-forwarded-uri: /free\r\nx-forwarded-method: DELETE\r\nx-original-method: DELETE\r\n"
+         x-original-uri: /free\r\nx-forwarded-uri: /free\r\nx-forwarded-method: DELETE\r\nx-original-method: DELETE\r\n\
+         x-original-url: http://example.com/free\r\n"
     )
 }
 
 /// What holds behind every proxy.
-async fn limits_hold(proxy: &Proxy, application: &Application) {
+async fn limits_hold(kind: Kind) {
+    let application = Application::start();
+    let mut proxy = Proxy::start(&Setup { rules: RULES, ..Setup::new(kind) }, &application).await;
     for left in ["1", "0"] {
         let answer = ask(proxy.port, ONE, "GET /api/a?x=1", "").await;
         assert_eq!((status(&answer), header(&answer, "x-ratelimit-remaining")), (200, left), "{answer}");
@@ -59,6 +63,8 @@ async fn limits_hold(proxy: &Proxy, application: &Application) {
     let free = ask(proxy.port, ONE, "GET /free", "").await;
     assert_eq!((status(&free), header(&free, "x-ratelimit-limit")), (200, ""), "{free}");
     assert!(!free.to_lowercase().contains("ratelimit"), "no empty headers: {free}");
+    let old = send(proxy.port, ONE, "GET /free HTTP/1.0\r\n\r\n").await;
+    assert_eq!(status(&old), 200, "HTTP/1.0 without a host: {old}");
     assert_eq!(status(&ask(proxy.port, ONE, "GET /banned", "").await), 403);
     for _ in 0..2 {
         let held = ask(proxy.port, ONE, "GET /jobs", "").await;
@@ -69,31 +75,43 @@ async fn limits_hold(proxy: &Proxy, application: &Application) {
         (status(&ask(proxy.port, ONE, "GET /api/a", &lies(9)).await) == 200).then_some(())
     })
     .await;
+    proxy.stop_tollgate();
+    let passed = ask(proxy.port, ONE, "GET /api/a", "").await;
+    assert_eq!(status(&passed), 200, "requests pass while tollgate is down: {passed}");
 }
 
 #[tokio::test]
 async fn behind_nginx() {
-    let application = Application::start();
-    let mut proxy = Proxy::nginx(RULES, &application).await;
-    limits_hold(&proxy, &application).await;
-    proxy.stop_tollgate();
-    assert_eq!(status(&ask(proxy.port, ONE, "GET /api/a", "").await), 200, "while it is away requests pass");
+    limits_hold(Kind::Nginx).await;
 }
 
 #[tokio::test]
 async fn behind_caddy() {
-    let application = Application::start();
-    let mut proxy = Proxy::caddy(RULES, &application).await;
-    limits_hold(&proxy, &application).await;
-    proxy.stop_tollgate();
-    assert_eq!(status(&ask(proxy.port, ONE, "GET /api/a", "").await), 502, "while it is away nobody passes");
+    limits_hold(Kind::Caddy).await;
 }
 
 #[tokio::test]
 async fn behind_haproxy() {
+    limits_hold(Kind::Haproxy).await;
+}
+
+/// What the controller's template writes, with the annotations of the page.
+#[tokio::test]
+async fn behind_ingress_nginx() {
+    let rules = "rules: [{ name: login, key: 'ip:{ip}', limit: 2/h, when: { endpoint: /login } }]";
     let application = Application::start();
-    let mut proxy = Proxy::haproxy(RULES, &application).await;
-    limits_hold(&proxy, &application).await;
-    proxy.stop_tollgate();
-    assert_eq!(status(&ask(proxy.port, ONE, "GET /api/a", "").await), 200, "while it is away requests pass");
+    let proxy = Proxy::start(&Setup { rules, ..Setup::new(Kind::IngressNginx) }, &application).await;
+    let mut statuses = Vec::new();
+    for (line, headers) in [
+        ("POST /login", ""),
+        ("POST /login?x=1", "x-original-url: http://example.com/free\r\n"),
+        ("POST /login", ""),
+        ("POST /login#", "x-original-method: GET\r\n"),
+        ("POST /login", "x-forwarded-uri: /free\r\n"),
+        ("POST /login", "x-control: a\u{1}b\r\n"),
+        ("GET /free", ""),
+    ] {
+        statuses.push(status(&ask(proxy.port, ONE, line, headers).await));
+    }
+    assert_eq!(statuses, [200, 200, 403, 403, 403, 403, 200]);
 }

@@ -11,6 +11,9 @@ use crate::limit::{Algorithm, Limit};
 use crate::ruleset::RuleSet;
 use crate::time::{Micros, Timestamp};
 
+/// The most bytes that the items of a list field take. Proxies have as little as 4 KiB for the whole head of an answer.
+const MAX_LIST_BYTES: usize = 1 << 10;
+
 /// How answers tell callers about their limits; one for all answers of a surface.
 ///
 /// ```
@@ -135,7 +138,7 @@ impl HeaderForm {
             fields: SmallVec::new(),
             partition: self.partition.as_ref().zip(request),
         };
-        let enforcing = || decision.tiers().iter().filter(|tier| tier.speaks());
+        let listed = listed(decision, speaker);
         let verdict = &speaker.verdict;
         let delta = decision.reset_after().ceil_secs();
         match self.set {
@@ -149,8 +152,7 @@ impl HeaderForm {
                 if has_reset {
                     writer.number(HeaderField::XReset, reset);
                 }
-                writer.list(HeaderField::Policy, rules, enforcing(), Writer::policy);
-                writer.list(HeaderField::State, rules, enforcing(), Writer::state);
+                writer.policies_and_states(rules, &listed);
             }
             HeaderSet::Draft06 => {
                 writer.number(HeaderField::Limit, verdict.limit);
@@ -162,7 +164,10 @@ impl HeaderForm {
             HeaderSet::Draft03 => {
                 push_number(&mut writer.text, verdict.limit);
                 writer.text.push_str(", ");
-                writer.list(HeaderField::XLimit, rules, enforcing(), Writer::old_policy);
+                if writer.items(rules, &listed, Writer::old_policy) == 0 {
+                    writer.text.truncate(writer.text.len() - ", ".len());
+                }
+                writer.end(HeaderField::XLimit);
                 writer.number(HeaderField::XRemaining, verdict.remaining);
                 if has_reset {
                     writer.number(HeaderField::XReset, delta);
@@ -190,6 +195,15 @@ impl HeaderForm {
     }
 }
 
+/// The enforcing tiers, the binding limit first: what does not fit into a header is cut from the end.
+fn listed<'d>(decision: &'d Decision, binding: &Tier) -> SmallVec<[&'d Tier; 4]> {
+    let mut listed: SmallVec<[&Tier; 4]> = decision.tiers().iter().filter(|tier| tier.speaks()).collect();
+    if let Some(place) = listed.iter().position(|tier| std::ptr::eq(*tier, binding)) {
+        listed[..=place].rotate_right(1);
+    }
+    listed
+}
+
 fn unix_secs(at: Timestamp) -> u64 {
     Micros::new(u64::try_from(at.as_micros()).unwrap_or(0)).ceil_secs()
 }
@@ -204,24 +218,46 @@ struct Writer<'a, 'd> {
 impl Writer<'_, '_> {
     fn number(&mut self, field: HeaderField, value: u64) {
         push_number(&mut self.text, value);
+        self.end(field);
+    }
+
+    fn end(&mut self, field: HeaderField) {
         self.fields.push((field, self.text.len()));
     }
 
-    /// One item for each tier.
-    fn list<'t>(
-        &mut self,
-        field: HeaderField,
-        rules: &RuleSet,
-        tiers: impl Iterator<Item = &'t Tier>,
-        item: fn(&mut Self, &RuleSet, &Tier),
-    ) {
-        for (place, tier) in tiers.enumerate() {
+    /// `RateLimit-Policy` and `RateLimit` with the same items: as many of the tiers as fit into both. Neither field is
+    /// there if the first tier does not fit.
+    fn policies_and_states(&mut self, rules: &RuleSet, tiers: &[&Tier]) {
+        if tiers.is_empty() {
+            return;
+        }
+        let start = self.text.len();
+        let policies = self.items(rules, tiers, Writer::policy);
+        let policies_end = self.text.len();
+        let states = self.items(rules, &tiers[..policies], Writer::state);
+        if states < tiers.len() {
+            self.text.truncate(start);
+            return self.policies_and_states(rules, &tiers[..states]);
+        }
+        self.fields.push((HeaderField::Policy, policies_end));
+        self.end(HeaderField::State);
+    }
+
+    /// One item for each tier, up to the first that does not fit; how many there are.
+    fn items(&mut self, rules: &RuleSet, tiers: &[&Tier], item: fn(&mut Self, &RuleSet, &Tier)) -> usize {
+        let start = self.text.len();
+        for (place, tier) in tiers.iter().enumerate() {
+            let end = self.text.len();
             if place > 0 {
                 self.text.push_str(", ");
             }
             item(self, rules, tier);
+            if self.text.len() - start > MAX_LIST_BYTES {
+                self.text.truncate(end);
+                return place;
+            }
         }
-        self.fields.push((field, self.text.len()));
+        tiers.len()
     }
 
     /// `"per-user";q=50;w=5`

@@ -232,8 +232,8 @@ fn a_denial_reports_a_limit_of_zero_without_reset_and_retry() {
 fn windows_below_a_second_have_no_w_and_a_full_bucket_no_t() {
     let rules = [("short", "5/100ms", "fixed_window"), ("log", "5/2s", "sliding_window_log")];
     let headers = headers(&HeaderForm::DEFAULT, &rules, 0, NOW).unwrap();
-    assert_eq!(headers.get(HeaderField::Policy), Some(r#""short";q=5, "log";q=5;w=2"#));
-    assert_eq!(headers.get(HeaderField::State), Some(r#""short";r=5, "log";r=5"#));
+    assert_eq!(headers.get(HeaderField::Policy), Some(r#""log";q=5;w=2, "short";q=5"#));
+    assert_eq!(headers.get(HeaderField::State), Some(r#""log";r=5, "short";r=5"#));
 }
 
 #[test]
@@ -294,6 +294,51 @@ fn any_name_and_number_make_a_structured_field() {
     let old = lines(&HeaderForm::new(HeaderSet::Draft03), &rules, 1).remove(0);
     let list: sfv::List = sfv::Parser::new(old.strip_prefix("x-ratelimit-limit: ").unwrap()).parse().unwrap();
     assert_eq!(list.len(), 3);
+}
+
+/// The strings of a list field.
+fn names(headers: &RateLimitHeaders, field: HeaderField) -> Vec<String> {
+    let list: sfv::List = sfv::Parser::new(headers.get(field).unwrap()).parse().unwrap();
+    let name = |entry: &sfv::ListEntry| match entry {
+        sfv::ListEntry::Item(item) => item.bare_item.as_string().unwrap().as_str().to_owned(),
+        sfv::ListEntry::InnerList(_) => panic!("an item"),
+    };
+    list.iter().map(name).collect()
+}
+
+#[test]
+fn list_fields_have_at_most_1_kib_of_whole_items_the_same_in_both_and_the_binding_limit_first() {
+    let letters: Vec<String> = (0..18).map(|n| format!("{n:02}{}", "x".repeat(98))).collect();
+    let umlauts: Vec<String> = (0..4).map(|n| format!("{n}{}", "\u{e4}".repeat(60))).collect();
+    for all in [&letters, &umlauts] {
+        // The last one is the binding limit.
+        let limits: Vec<String> = (0..all.len()).map(|n| format!("{}/s", 1_000 - n)).collect();
+        let rules: Vec<_> = all.iter().zip(&limits).map(|(name, limit)| (&**name, &**limit, "")).collect();
+        let secret = PartitionSecret::new(b"sixteen bytes or").unwrap();
+        for form in [HeaderForm::DEFAULT, HeaderForm::DEFAULT.with_partition(secret)] {
+            let headers = headers(&form, &rules, 1, NOW).unwrap();
+            for (field, value) in headers.fields() {
+                assert!(value.len() <= 1_024, "{field:?}: {}", value.len());
+            }
+            let listed = names(&headers, HeaderField::Policy);
+            assert_eq!(listed, names(&headers, HeaderField::State));
+            assert!((2..all.len()).contains(&listed.len()), "{listed:?}");
+            assert_eq!(listed[0].get(..1), all[all.len() - 1].get(..1), "{listed:?}");
+        }
+        let old = headers(&HeaderForm::new(HeaderSet::Draft03), &rules, 1, NOW).unwrap();
+        let value = old.get(HeaderField::XLimit).unwrap();
+        assert!((500..=1_030).contains(&value.len()), "{}", value.len());
+    }
+}
+
+#[test]
+fn a_binding_limit_that_does_not_fit_leaves_the_list_fields_out() {
+    let long = "\u{1f600}".repeat(128);
+    let rules = [("short", "10/s", ""), (&*long, "5/s", "")];
+    let told = headers(&HeaderForm::DEFAULT, &rules, 1, NOW).unwrap();
+    assert_eq!((told.get(HeaderField::XLimit), told.get(HeaderField::XRemaining)), (Some("5"), Some("4")));
+    assert_eq!((told.get(HeaderField::Policy), told.get(HeaderField::State)), (None, None));
+    assert_eq!(lines(&HeaderForm::new(HeaderSet::Draft03), &rules, 1)[0], "x-ratelimit-limit: 5");
 }
 
 #[test]

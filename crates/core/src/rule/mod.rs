@@ -323,7 +323,8 @@ impl Rule {
         }
     }
 
-    /// Whether it applies to a request, and if not, why.
+    /// Whether it applies to a request, and if not, why. If the path contains `%2F`, a limit or `deny` applies if either
+    /// reading of the path matches, an `allow` only if both do.
     ///
     /// # Errors
     ///
@@ -336,12 +337,24 @@ impl Rule {
         if let Some(condition) = self.conditions.iter().find(|condition| !condition.holds(request)) {
             return Err(Mismatch::Condition(condition));
         }
+        if self.action == Action::Allow
+            && let Some(condition) = self.ambiguous_condition(request)
+        {
+            return Err(Mismatch::Condition(condition));
+        }
         if self.missing == Missing::Skip
             && let Some(absent) = self.pattern().names().find(|name| request.find(name).is_none())
         {
             return Err(Mismatch::Missing(absent.as_str()));
         }
         Ok(())
+    }
+
+    /// A condition that holds in one reading of the path and not in the other.
+    #[inline]
+    pub(crate) fn ambiguous_condition(&self, request: &Descriptor<'_>) -> Option<&Condition> {
+        request.encoded_endpoint()?;
+        self.conditions.iter().find(|condition| !condition.holds_in_both_readings(request))
     }
 
     /// Whether it refuses a request to which it applies, whatever was counted.

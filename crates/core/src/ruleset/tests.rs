@@ -46,12 +46,15 @@ fn the_index_finds_exactly_what_looking_at_every_rule_finds() {
     let rules = many(2_000);
     for n in 0..600_usize {
         let m = n * 7 % 250;
-        let path = match n % 5 {
+        let path = match n % 8 {
             0 => format!("/api/{m}"),
             1 => format!("/tenants/acme/{m}"),
             2 => format!("/files/{m}abc/x"),
             3 => format!("/deep/{m}/a/b"),
-            _ => format!("/deep/{m}"),
+            4 => format!("/deep/{m}"),
+            5 => format!("/api%2F{m}"),
+            6 => format!("/files/{m}%2Fx/x"),
+            _ => format!("/deep%2F{m}%2f../a"),
         };
         let request = Descriptor::new()
             .with("user_id", m.to_string())
@@ -83,6 +86,55 @@ fn a_rule_off_or_replaced_does_not_apply() {
     let user = Descriptor::new().with("user_id", "1");
     assert_eq!(labels(&rules, &user), ["default", "trial"], "one on trial replaces nobody");
     assert_eq!(labels(&rules, &user.with("tenant", "big")), ["special", "trial"]);
+}
+
+#[test]
+fn either_reading_of_an_encoded_slash_limits_and_denies_and_only_both_allow_or_replace() {
+    let rules = set([
+        draft("limit", "endpoint:/api/login"),
+        Draft { when: when("endpoint", "/api%2F*"), ..draft("encoded", "ip:{ip}") },
+        draft("default", "user:{user_id}"),
+        Draft {
+            when: when("endpoint", "/api/**"),
+            replaces: vec!["default".into()],
+            ..draft("special", "user:{user_id}")
+        },
+    ]);
+    let at = |path: &'static str| {
+        Descriptor::new().with("endpoint", path).with("user_id", "42").with("ip", "203.0.113.7")
+    };
+    assert_eq!(labels(&rules, &at("/api/login")), ["limit", "special"]);
+    let both_apply = ["limit", "encoded", "default", "special"];
+    assert_eq!(labels(&rules, &at("/api%2Flogin")), both_apply, "a rule for one reading replaces none");
+    assert_eq!(labels(&rules, &at("/api/x%2f..%2Flogin")), ["limit", "special"], "both are below /api");
+
+    let action = |name: &str, action: &str, path: &str| Draft {
+        limit: None,
+        action: Some(action.into()),
+        when: when("endpoint", path),
+        ..draft(name, "ip:{ip}")
+    };
+    let rules = set([
+        draft("limit", "ip:{ip}"),
+        action("public", "allow", "/public/**"),
+        action("internal", "deny", "/internal/**"),
+    ]);
+    let ruling = |path| match rules.ruling(&at(path), 1, Micros::ZERO) {
+        Ruling::Denied(_) => "denied",
+        Ruling::Exempt => "exempt",
+        Ruling::Limited(_) => "limited",
+    };
+    for (path, expected) in [
+        ("/public/a", "exempt"),
+        ("/public/a%2Fb", "exempt"),
+        ("/public/..%2Fa", "limited"),
+        ("/x%2F../public/a", "limited"),
+        ("/public%2Fa", "limited"),
+        ("/internal%2Fa", "denied"),
+        ("/public/..%2Finternal", "denied"),
+    ] {
+        assert_eq!(ruling(path), expected, "{path}");
+    }
 }
 
 #[test]

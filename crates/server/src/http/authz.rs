@@ -1,10 +1,12 @@
 //! `ANY /v1/authz`: forward-auth. A proxy asks before it passes a request on.
 //!
 //! The facts are found as the middleware finds them, in the request that the proxy tells about: its method and path are
-//! in `X-Forwarded-Method` and `X-Forwarded-Uri` (Caddy, Traefik) or `X-Original-Method` and `X-Original-URI` (nginx), its
-//! host in `X-Forwarded-Host`, its headers beside them. Anybody could write these, so only trusted proxies are heard.
+//! in `X-Forwarded-Method` and `X-Forwarded-Uri` (Caddy, Traefik) or `X-Original-Method` and `X-Original-URI` (nginx) or
+//! `X-Original-URL` (ingress-nginx), its host in `X-Forwarded-Host` or the URL, its headers beside them. Any client could
+//! write these, so only trusted proxies may ask.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,8 +14,9 @@ use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::{Authority, PathAndQuery};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
+use axum::response::IntoResponse as _;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
-use tollgate::{Answer, Descriptor, Micros};
+use tollgate::{Answer, Descriptor, Micros, Timestamp};
 use tollgate_tower::{Identify, Protocol, Refusal, write_headers};
 
 use super::App;
@@ -21,28 +24,80 @@ use super::admin::Peer;
 use super::problem::{Problem, ProblemBody};
 use super::query::Query;
 
+const PATH: &str = "/v1/authz";
 /// What a proxy says about the request it has; the first name wins nothing, they must agree.
 const METHOD: [HeaderName; 2] =
     [HeaderName::from_static("x-forwarded-method"), HeaderName::from_static("x-original-method")];
 const TARGET: [HeaderName; 2] =
     [HeaderName::from_static("x-forwarded-uri"), HeaderName::from_static("x-original-uri")];
+/// The same with scheme and host before it, as ingress-nginx writes it; the only one if it is there.
+const URL: [HeaderName; 1] = [HeaderName::from_static("x-original-url")];
 const HOST: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host")];
 /// What the status would have been, where the proxy cannot pass it on.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
 /// The longest a request is held for its turn in a leaky bucket: well within what a request has, and what a stop waits.
 const MAX_WAIT: Duration = Duration::from_secs(5);
+/// The least time between two warnings about a proxy that is not trusted.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 /// What a request line may hold, and our reader of them does not.
-const ODD: &AsciiSet =
-    &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`').add(b'{').add(b'}').add(b'#');
+const ODD: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`').add(b'{').add(b'}');
 
 /// Who asks for whom.
 #[derive(Debug)]
-pub(crate) struct Gate(Identify);
+pub(crate) struct Gate {
+    identify: Identify,
+    untrusted: AtomicU64,
+    invalid: AtomicU64,
+    /// When the last warning was logged, in microseconds; `i64::MIN` before the first.
+    warned_at: AtomicI64,
+}
 
 impl Gate {
     /// A gate that identifies requests like this. Where no proxy is trusted, those on this machine are.
     pub(crate) fn new(identify: Identify) -> Self {
-        Gate(identify.or_local_proxies().peer(peer))
+        Gate {
+            identify: identify.or_local_proxies().peer(peer),
+            untrusted: AtomicU64::new(0),
+            invalid: AtomicU64::new(0),
+            warned_at: AtomicI64::new(i64::MIN),
+        }
+    }
+
+    /// Requests that were rejected before they were decided, by reason.
+    pub(crate) fn rejected(&self) -> [(&'static str, u64); 2] {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [("untrusted_proxy", count(&self.untrusted)), ("bad_request", count(&self.invalid))]
+    }
+
+    /// Puts method and target of the request that a proxy asks about in the place of its own.
+    fn admit(&self, asked: &mut Parts, now: Timestamp) -> Result<(), Problem> {
+        if !self.identify.trusts_peer(asked) {
+            self.untrusted.fetch_add(1, Ordering::Relaxed);
+            self.warn(asked, now);
+            return Err(untrusted(asked));
+        }
+        let read = method(&asked.headers).and_then(|method| Ok((method, uri(&asked.headers)?)));
+        (asked.method, asked.uri) = read.inspect_err(|_| {
+            self.invalid.fetch_add(1, Ordering::Relaxed);
+        })?;
+        Ok(())
+    }
+
+    /// Clients of such a proxy are all refused, and only its operator can change that.
+    fn warn(&self, asked: &Parts, now: Timestamp) {
+        let (now, last) = (now.as_micros(), self.warned_at.load(Ordering::Relaxed));
+        let is_due = last == i64::MIN || Duration::from_micros(now.abs_diff(last)) >= WARNING_INTERVAL;
+        let is_ours =
+            || self.warned_at.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_due && is_ours() {
+            let rejected = self.untrusted.load(Ordering::Relaxed);
+            tracing::warn!(
+                peer = peer_name(asked),
+                rejected,
+                "forward-auth from a proxy that is not trusted: its requests are refused; if it is yours, name it in \
+                 `trusted_proxies` of [identify] or with --trusted-proxies"
+            );
+        }
     }
 }
 
@@ -62,7 +117,7 @@ fn peer(request: &Parts) -> Option<IpAddr> {
         ("deny_status" = Option<u16>, Query, minimum = 400, maximum = 599,
             description = "the status of every refusal; the true one is in `tollgate-status`"),
         ("X-Forwarded-Method" = Option<String>, Header, description = "or `X-Original-Method`"),
-        ("X-Forwarded-Uri" = Option<String>, Header, description = "or `X-Original-URI`"),
+        ("X-Forwarded-Uri" = Option<String>, Header, description = "or `X-Original-URI`, or `X-Original-URL`"),
         ("X-Forwarded-Host" = Option<String>, Header),
         ("X-Forwarded-For" = Option<String>, Header),
     ),
@@ -79,34 +134,43 @@ fn peer(request: &Parts) -> Option<IpAddr> {
         (status = 503, description = "the store is away, and a rule lets nothing pass then", body = ProblemBody,
             content_type = "application/problem+json"),
     ))]
-pub(super) async fn authz(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
-    let Gate(identify) = &*app.gate;
-    let (mut asked, _) = request.into_parts();
-    let deny_status = deny_status(&asked.uri)?;
-    if !identify.trusts_peer(&asked) {
-        return Err(stranger(&asked));
+pub(super) async fn authz(State(app): State<App>, request: Request) -> Response<Body> {
+    let (asked, _) = request.into_parts();
+    match deny_status(&asked.uri) {
+        Ok(status) => {
+            let response = app.answer_proxy(asked).await.unwrap_or_else(Problem::into_response);
+            if response.status().is_success() { response } else { in_disguise(response, status) }
+        }
+        Err(problem) => problem.into_response(),
     }
-    asked.method = method(&asked.headers)?;
-    asked.uri = uri(&asked.headers)?;
-    let facts = identify.describe(&asked);
-    let (answer, id) = app.admit(&facts).await;
-    let decided = answer.request(&facts);
-    let headers = app.headers.headers(&answer, answer.rules(), Some(&decided), answer.at());
-    if !answer.allowed() {
-        let refusal = Refusal::of(&answer, headers, id).into_response(Protocol::Http);
-        return Ok(in_disguise(refusal, deny_status).map(Body::from));
-    }
-    if answer.delay() > Micros::ZERO {
-        app.limiter.clock().sleep(answer.delay()).await;
-    }
-    let mut response = Response::new(Body::empty());
-    if let Some(values) = headers {
-        write_headers(values, response.headers_mut());
-    }
-    Ok(response)
+}
+
+/// The answer to a request with a method that a route does not take; at forward-auth with the status that it asks for.
+pub(super) fn bad_method(method: &Method, uri: &Uri) -> Response<Body> {
+    let status = Some(uri).filter(|uri| uri.path() == PATH).and_then(|uri| deny_status(uri).ok()?);
+    in_disguise(Problem::method(method, uri).into_response(), status)
 }
 
 impl App {
+    async fn answer_proxy(&self, mut asked: Parts) -> Result<Response<Body>, Problem> {
+        self.gate.admit(&mut asked, self.limiter.clock().now())?;
+        let facts = self.gate.identify.describe(&asked);
+        let (answer, id) = self.admit(&facts).await;
+        let decided = answer.request(&facts);
+        let headers = self.headers.headers(&answer, answer.rules(), Some(&decided), answer.at());
+        if !answer.allowed() {
+            return Ok(Refusal::of(&answer, headers, id).into_response(Protocol::Http).map(Body::from));
+        }
+        if answer.delay() > Micros::ZERO {
+            self.limiter.clock().sleep(answer.delay()).await;
+        }
+        let mut response = Response::new(Body::empty());
+        if let Some(values) = headers {
+            write_headers(values, response.headers_mut());
+        }
+        Ok(response)
+    }
+
     /// Decides a request that can be held, and remembers that under a name.
     async fn admit(&self, facts: &Descriptor<'_>) -> (Answer, String) {
         let clock = self.limiter.clock();
@@ -125,8 +189,16 @@ fn deny_status(uri: &Uri) -> Result<Option<StatusCode>, Problem> {
     Ok(number.and_then(|number| StatusCode::from_u16(u16::try_from(number).ok()?).ok()))
 }
 
+/// The status that a request asks for with `deny_status`, if it is one for forward-auth. This takes the bytes of a request
+/// line, or their beginning, for requests that are rejected before they are parsed.
+pub(crate) fn deny_status_of(request_line: &[u8]) -> Option<StatusCode> {
+    let target = request_line.split(|byte| *byte == b' ').nth(1)?;
+    let uri = Uri::try_from(target).ok().filter(|uri| uri.path() == PATH)?;
+    deny_status(&uri).ok().flatten()
+}
+
 /// The same answer under another status; the true one is in `tollgate-status`.
-fn in_disguise(mut refusal: Response<Vec<u8>>, status: Option<StatusCode>) -> Response<Vec<u8>> {
+fn in_disguise(mut refusal: Response<Body>, status: Option<StatusCode>) -> Response<Body> {
     if let Some(status) = status {
         let code = HeaderValue::from(refusal.status().as_u16());
         refusal.headers_mut().insert(STATUS, code);
@@ -135,12 +207,15 @@ fn in_disguise(mut refusal: Response<Vec<u8>>, status: Option<StatusCode>) -> Re
     refusal
 }
 
-fn stranger(request: &Parts) -> Problem {
-    let who =
-        peer(request).map_or_else(|| "nobody knows who".to_owned(), |peer| peer.to_canonical().to_string());
+fn peer_name(request: &Parts) -> String {
+    peer(request).map_or_else(|| "an unknown peer".to_owned(), |peer| peer.to_canonical().to_string())
+}
+
+fn untrusted(request: &Parts) -> Problem {
     let detail = format!(
-        "only trusted proxies may ask for others, and {who} is none; name it in `trusted_proxies` of [identify], or ask \
-         from this machine where none is named"
+        "only trusted proxies may ask for others, and {} is none; name it in `trusted_proxies` of [identify], or ask \
+         from this machine where none is named",
+        peer_name(request)
     );
     Problem::new(StatusCode::UNAUTHORIZED, "not a trusted proxy", detail)
 }
@@ -152,7 +227,9 @@ fn method(headers: &HeaderMap) -> Result<Method, Problem> {
 
 /// Path and query, and the host where the proxy says it.
 fn uri(headers: &HeaderMap) -> Result<Uri, Problem> {
-    let said_target = said(headers, &TARGET)?.ok_or_else(|| missing(&TARGET))?;
+    let (said_target, url_host) = target(headers)?;
+    // A fragment is no part of a request, and applications cut it off: `/login#` is `/login`.
+    let said_target = said_target.split(|byte| *byte == b'#').next().unwrap_or_default();
     let target = percent_encode(said_target, ODD).to_string();
     let expected = || bad(&TARGET, "a path such as /api/search?q=1");
     if !target.starts_with('/') {
@@ -160,7 +237,7 @@ fn uri(headers: &HeaderMap) -> Result<Uri, Problem> {
     }
     let mut parts = axum::http::uri::Parts::default();
     parts.path_and_query = Some(target.parse::<PathAndQuery>().map_err(|_| expected())?);
-    if let Some(host) = said(headers, &HOST)? {
+    if let Some(host) = host(headers, url_host)? {
         let host = Authority::try_from(host).map_err(|_| bad(&HOST, "a host such as example.com"))?;
         parts.authority = Some(host);
         parts.scheme = Some(axum::http::uri::Scheme::HTTP);
@@ -168,16 +245,48 @@ fn uri(headers: &HeaderMap) -> Result<Uri, Problem> {
     Uri::from_parts(parts).map_err(|_| expected())
 }
 
+/// The path, and the host, which may be empty, if it is in a URL. A URL stands alone: beside it, one of the two would be the client's.
+fn target(headers: &HeaderMap) -> Result<(&[u8], Option<&[u8]>), Problem> {
+    match (said(headers, &TARGET)?, said(headers, &URL)?) {
+        (Some(target), None) => Ok((target, None)),
+        (None, Some(url)) => {
+            let expected = || bad(&URL, "a URL such as https://example.com/api/search?q=1");
+            let rest = url
+                .strip_prefix(b"https://")
+                .or_else(|| url.strip_prefix(b"http://"))
+                .ok_or_else(expected)?;
+            let path = rest.iter().position(|byte| *byte == b'/').ok_or_else(expected)?;
+            let (host, path) = rest.split_at(path);
+            Ok((path, Some(host)))
+        }
+        (Some(_), Some(_)) => Err(conflict(&[&TARGET[..], &URL].concat())),
+        (None, None) => Err(missing(&[&TARGET[..], &URL].concat())),
+    }
+}
+
+fn host<'h>(headers: &'h HeaderMap, in_url: Option<&'h [u8]>) -> Result<Option<&'h [u8]>, Problem> {
+    match (said(headers, &HOST)?, in_url) {
+        (Some(said), Some(in_url)) if !said.eq_ignore_ascii_case(in_url) => {
+            Err(conflict(&[&HOST[..], &URL].concat()))
+        }
+        (said, in_url) => Ok(in_url.or(said).filter(|host| !host.is_empty())),
+    }
+}
+
 /// What the headers of these names say, all of them the same. A proxy writes one of them; the other may be the client's.
 fn said<'h>(headers: &'h HeaderMap, names: &[HeaderName]) -> Result<Option<&'h [u8]>, Problem> {
     let mut lines = names.iter().flat_map(|name| headers.get_all(name)).map(HeaderValue::as_bytes);
     let first = lines.next();
     if lines.any(|other| Some(other) != first) {
-        let detail =
-            format!("{} say different things; have the proxy set one and remove the other", list(names));
-        return Err(Problem::bad_header(detail));
+        return Err(conflict(names));
     }
     Ok(first)
+}
+
+fn conflict(names: &[HeaderName]) -> Problem {
+    let detail =
+        format!("{} say different things; have the proxy set one and remove the others", list(names));
+    Problem::bad_header(detail)
 }
 
 fn missing(names: &[HeaderName]) -> Problem {

@@ -43,6 +43,7 @@ use utoipa_axum::routes;
 pub use admin::Access;
 pub(crate) use admin::Peer;
 pub(crate) use ask::MAX_BODY_BYTES;
+pub(crate) use authz::deny_status_of;
 pub use body::DecisionBody;
 pub(crate) use check::Prefer;
 pub(crate) use events::EVENTS;
@@ -213,6 +214,10 @@ impl Parts {
         &self.limiter
     }
 
+    pub(crate) fn gate(&self) -> &authz::Gate {
+        &self.gate
+    }
+
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder
     }
@@ -232,7 +237,7 @@ pub(crate) fn router(app: App) -> Router {
     router
         .merge(web::router())
         .fallback(async |uri: Uri| Problem::not_found(&uri))
-        .method_not_allowed_fallback(async |method: Method, uri: Uri| Problem::method(&method, &uri))
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| authz::bad_method(&method, &uri))
         .with_state(app)
 }
 

@@ -16,6 +16,7 @@
 
 mod backlog;
 mod direct;
+mod rejections;
 mod rewound;
 mod stall;
 mod tls;
@@ -57,6 +58,7 @@ use crate::record::events::Hangup;
 use crate::server::Config;
 use crate::telemetry::{Observe, REQUEST_ID};
 use direct::{Direct, HTTP2};
+use rejections::Rejections;
 use rewound::Rewound;
 use stall::{Flowing, Unread};
 pub use tls::{TlsError, TlsFiles};
@@ -355,7 +357,7 @@ impl Connection {
             .header_read_timeout(self.patience.head)
             .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(
-                TokioIo::new(stream),
+                TokioIo::new(Rejections::new(stream)),
                 service_fn(|request| self.answer(request, &hangup, None)),
             );
         let stop = GracefulShutdown::new();

@@ -44,6 +44,12 @@ impl Collector for All {
         rules(app, &mut out)?;
         violations(app, &mut out)?;
         listeners(app, &mut out)?;
+        let rejected = app.gate().rejected().map(|(reason, count)| ([("reason", reason)], count));
+        out.counters(
+            "tollgate_authz_rejected",
+            "Forward-auth requests rejected before a decision",
+            rejected,
+        )?;
         process(app, &mut out)
     }
 }

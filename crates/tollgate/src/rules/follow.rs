@@ -124,6 +124,22 @@ impl Follower {
         Ok((rules, follower))
     }
 
+    /// Begins with other rules than those of the source, because it cannot be reached. The source is followed: its rules
+    /// take effect as soon as they can be read, and are kept in `file` from then on.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[must_use]
+    pub fn start_without_source(
+        source: RuleSource,
+        rules: RuleSet,
+        file: Option<SnapshotFile>,
+        reason: &SourceError,
+    ) -> (RuleSet, Self) {
+        let (rules, mut follower) = Follower::new(source, Loaded { rules, version: "fallback".to_owned() });
+        follower.snapshot = file;
+        follower.fail(reason);
+        (rules, follower)
+    }
+
     fn new(source: RuleSource, loaded: Loaded) -> (RuleSet, Self) {
         let clock = Clock::system();
         let report = RulesReport {

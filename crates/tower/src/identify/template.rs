@@ -113,16 +113,20 @@ impl Template {
         Ok(())
     }
 
-    /// Adds what a request's path says, if it fits.
+    /// Adds what a request's path says, if it fits. Of a path with `%2F` the decoded reading comes first, as it does in
+    /// keys; the encoded one counts where only that fits.
     pub(super) fn add<'a>(&'a self, facts: &mut Descriptor<'a>) {
-        match facts.get("endpoint") {
-            Some(Value::Text(Cow::Borrowed(path))) => self.take(path, facts, decoded),
-            Some(Value::Text(Cow::Owned(path))) => {
-                let path = path.clone();
-                self.take(&path, facts, |segment| Cow::Owned(decoded(segment).into_owned()));
+        let path = match facts.get("endpoint") {
+            Some(Value::Text(Cow::Borrowed(path))) if self.fits(path) => {
+                return self.take(path, facts, decoded);
             }
-            _ => {}
-        }
+            Some(Value::Text(path)) if self.fits(path) => path.to_string(),
+            _ => match facts.encoded_endpoint() {
+                Some(path) if self.fits(path) => path.to_owned(),
+                _ => return,
+            },
+        };
+        self.take(&path, facts, |segment| Cow::Owned(decoded(segment).into_owned()));
     }
 
     fn take<'a, 'p>(
@@ -131,9 +135,6 @@ impl Template {
         facts: &mut Descriptor<'a>,
         value: impl Fn(&'p str) -> Cow<'a, str>,
     ) {
-        if !self.fits(path) {
-            return;
-        }
         for (segment, part) in self.segments.iter().zip(split(path)) {
             if let Segment::Attribute(name) = segment {
                 facts.set(&**name, value(part));
@@ -158,7 +159,8 @@ fn split(path: &str) -> impl Iterator<Item = &str> {
 /// A literal as a normalised path has it.
 fn literal(segment: &str) -> Segment {
     let path = Descriptor::new().with("endpoint", format!("/{segment}"));
-    let normal = path.text("endpoint").unwrap_or_default();
+    let decoded = path.text("endpoint").unwrap_or_default();
+    let normal = path.encoded_endpoint().unwrap_or(&decoded);
     Segment::Literal(normal.trim_start_matches('/').into())
 }
 
@@ -217,6 +219,15 @@ mod tests {
         let spellings = ["/%FF", "/%25FF", "/%00%25FF", "/%00%FF", "/%EF%BF%BD", "/%00", "/%2500"];
         let values: std::collections::HashSet<_> = spellings.iter().map(|path| taken("/{x}", path)).collect();
         assert_eq!(values.len(), spellings.len());
+    }
+
+    #[test]
+    fn an_encoded_slash_is_read_as_a_slash_where_that_fits() {
+        assert_eq!(taken("/tenants/{tenant}/**", "/tenants/acme%2Fx").as_deref(), Some("tenant=acme"));
+        assert_eq!(taken("/tenants/{tenant}/**", "/x/..%2Ftenants%2Facme").as_deref(), Some("tenant=acme"));
+        assert_eq!(taken("/files/{name}", "/files/a%2Fb").as_deref(), Some("name=a/b"));
+        assert_eq!(taken("/a%2Fb/{x}", "/a%2Fb/1").as_deref(), Some("x=1"));
+        assert_eq!(taken("/a%2Fb/{x}", "/a/b/1"), None);
     }
 
     #[test]

@@ -136,7 +136,10 @@ async fn a_proxy_that_says_too_little_or_too_much_is_told_what_to_set() {
     let app = router(app());
     for (headers, part) in [
         (vec![], "have it set `x-forwarded-method` or `x-original-method`"),
-        (vec![("x-forwarded-method", "GET")], "have it set `x-forwarded-uri` or `x-original-uri`"),
+        (
+            vec![("x-forwarded-method", "GET")],
+            "have it set `x-forwarded-uri` or `x-original-uri` or `x-original-url`",
+        ),
         (vec![("x-forwarded-method", "GET"), ("x-forwarded-uri", "api")], "expected a path"),
         (vec![("x-forwarded-method", "G T"), ("x-forwarded-uri", "/")], "expected a method"),
         (
@@ -147,11 +150,77 @@ async fn a_proxy_that_says_too_little_or_too_much_is_told_what_to_set() {
             vec![("x-forwarded-method", "GET"), ("x-original-uri", "/api/a"), ("x-forwarded-uri", "/free")],
             "say different things",
         ),
+        (
+            vec![("x-forwarded-method", "GET"), ("x-forwarded-uri", "/a"), ("x-original-url", "http://h/a")],
+            "say different things",
+        ),
+        (vec![("x-original-method", "GET"), ("x-original-url", "/a")], "expected a URL"),
+        (
+            vec![("x-original-method", "GET"), ("x-original-url", "http:///a"), ("x-forwarded-host", "b")],
+            "say different things",
+        ),
+        (vec![("x-original-method", "GET"), ("x-original-url", "http://h?/")], "expected a host"),
+        (
+            vec![("x-original-method", "GET"), ("x-original-url", "http://a/x"), ("x-forwarded-host", "b")],
+            "say different things",
+        ),
     ] {
         let (status, _, body) = ask(&app, LOCAL, "/v1/authz", &headers).await;
         let detail = body["detail"].as_str().unwrap_or_default();
         assert!(status == StatusCode::BAD_REQUEST && detail.contains(part), "{headers:?}: {body}");
     }
+}
+
+#[tokio::test]
+async fn every_error_has_the_status_that_the_proxy_chose_and_is_counted() {
+    let app = app();
+    let gate = Arc::clone(&app.gate);
+    let app = router(app);
+    for (peer, headers, real) in
+        [(LOCAL, vec![], "400"), ("192.0.2.99:1", forwarded("/api/a", "192.0.2.7"), "401")]
+    {
+        let (status, told, body) = ask(&app, peer, "/v1/authz?deny_status=403", &headers).await;
+        assert_eq!((status.as_u16(), &told["tollgate-status"]), (403, &real.parse().unwrap()), "{body}");
+        assert_eq!(told["content-type"], "application/problem+json");
+        assert_eq!(body["status"].to_string(), real, "{body}");
+    }
+    assert_eq!(gate.rejected(), [("untrusted_proxy", 1), ("bad_request", 1)]);
+    let request = Request::builder().method("PROPFIND").uri("/v1/authz?deny_status=403");
+    let response = app.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["tollgate-status"]),
+        (403, &"405".parse().unwrap())
+    );
+}
+
+#[tokio::test]
+async fn a_fragment_is_no_part_of_the_path() {
+    let rules = "rules: [{ name: login, key: 'ip:{ip}', limit: 1/h, when: { endpoint: /login } }]";
+    let app = router(app_with(rules));
+    let mut statuses = Vec::new();
+    for uri in ["/login", "/login#", "/login#/free", "/login?a#b", "/login%2F", "/x/..%2flogin", "/login%23"]
+    {
+        statuses.push(ask(&app, LOCAL, "/v1/authz", &forwarded(uri, "192.0.2.7")).await.0.as_u16());
+    }
+    assert_eq!(statuses, [200, 429, 429, 429, 429, 429, 200], "`%23` is part of a name");
+}
+
+#[tokio::test]
+async fn ingress_nginx_says_path_and_host_in_one_url() {
+    let app = router(app());
+    let url = |url, more: &[(&'static str, &'static str)]| {
+        [&[("x-original-method", "GET"), ("x-original-url", url), ("x-forwarded-for", "192.0.2.7")], more]
+            .concat()
+    };
+    let mut statuses = Vec::new();
+    for (host, more) in [
+        ("https://example.com/hosts?x=/", &[][..]),
+        ("http://EXAMPLE.com:8443/hosts#", &[("x-forwarded-host", "example.com:8443")]),
+        ("https://other.example/hosts", &[]),
+    ] {
+        statuses.push(ask(&app, LOCAL, "/v1/authz", &url(host, more)).await.0.as_u16());
+    }
+    assert_eq!(statuses, [200, 429, 200]);
 }
 
 #[tokio::test]
