@@ -484,7 +484,7 @@ fn put(rows: &Rows, row: RuleRow, version: i64) -> Result<Step, BookError> {
 
 fn switched(rows: &Rows, rule_id: i64, is_active: bool) -> Result<Option<Step>, BookError> {
     let now = readable(rows.get(&rule_id).ok_or(BookError::NoRule { rule_id })?.clone())?;
-    Ok((now.is_active != is_active).then(|| Step::Update(RuleRow { is_active, ..now })))
+    Ok((now.is_active != is_active).then_some(Step::Update(RuleRow { is_active, ..now })))
 }
 
 /// The rule as it is, if it is still the version that somebody saw.
