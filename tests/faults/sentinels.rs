@@ -61,8 +61,9 @@ async fn planned_failover_is_followed_within_200_ms_of_the_promotion() {
     let gate = gate(&sentinels.url()).await;
     let mut measured = Vec::new();
     for number in 0..FAILOVERS {
-        let followed = planned_failover(&sentinels, &gate, 1 - number % 2, number).await;
-        println!("followed {followed:?} after the promotion");
+        let Failover { followed, charged, lost } =
+            planned_failover(&sentinels, &gate, 1 - number % 2, number).await;
+        println!("followed {followed:?} after the promotion; {lost} of {charged} charges were lost");
         measured.push(followed);
         if followed <= FOLLOWED_WITHIN {
             return;
@@ -93,13 +94,22 @@ async fn sentinel_that_permits_only_switch_master_is_followed_by_that() {
     .await;
 }
 
-/// Has a server promoted while there is load; how long until the first charge there.
+/// What a failover under load was like.
+struct Failover {
+    /// How long after the promotion the first charge was made at the new primary.
+    followed: Duration,
+    charged: usize,
+    /// Those that only the old primary had.
+    lost: usize,
+}
+
+/// Has a server promoted while there is load.
 async fn planned_failover(
     sentinels: &Sentinels,
     gate: &Arc<Gate<RedisStore>>,
     new: usize,
     number: usize,
-) -> Duration {
+) -> Failover {
     let done = Arc::new(AtomicBool::new(false));
     let load = {
         let (gate, done) = (gate.clone(), done.clone());
@@ -129,9 +139,8 @@ async fn planned_failover(
         count(sentinels, new, &format!("*:load{number}-*")).await
     })
     .await;
-    println!("{charged} charged, of which {} were lost; {failed} failed", charged - kept);
     assert!(failed < charged, "{failed} failed, {charged} did not");
-    followed
+    Failover { followed, charged, lost: charged - kept }
 }
 
 /// How many keys of a pattern a server has.
