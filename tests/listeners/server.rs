@@ -16,6 +16,7 @@ use tollgate_tests::poll::PATIENCE;
 const RULES: &str = r#"
 rules:
   - { name: per-user, key: "user:{user_id}", limit: 1000000/s }
+  - { name: model-tokens, key: "tenant:{tenant}", limit: 10000/h, cost: tokens }
 "#;
 
 /// A server on a free port of this machine.

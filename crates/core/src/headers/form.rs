@@ -116,8 +116,8 @@ impl HeaderForm {
         HeaderForm { partition: Some(secret), ..self }
     }
 
-    /// The headers of a decision made at `now`; none where no limit spoke: nothing matched, a rule blocks, or the store
-    /// was away and nobody knows the numbers. Without the request nothing says which bucket it was.
+    /// The headers of a decision made at `now`; none where no limit decided: nothing matched, a rule blocks, the
+    /// request is invalid, or the store was unavailable and the numbers are unknown. Without the request nothing says which bucket it was.
     pub fn headers(
         &self,
         decision: &Decision,
@@ -125,7 +125,7 @@ impl HeaderForm {
         request: Option<&Descriptor<'_>>,
         now: Timestamp,
     ) -> Option<RateLimitHeaders> {
-        let has_numbers = !matches!(decision.outcome(), Outcome::Denied | Outcome::Unavailable);
+        let has_numbers = matches!(decision.outcome(), Outcome::Allowed | Outcome::Refused);
         let speaker = decision.speaker().filter(|_| has_numbers)?;
         let mut writer = Writer {
             text: String::with_capacity(64 + 128 * decision.tiers().len()),
