@@ -26,7 +26,7 @@ const LIMIT: u64 = 100;
 const MINUTE_US: i64 = 60_000_000;
 /// Time before which nothing happens: whole windows since the epoch.
 const START_US: i64 = 1_000_000 * MINUTE_US;
-const SEED: u64 = 0x5eed_0f_c0de;
+const SEED: u64 = 0x005e_ed0f_c0de;
 
 /// Who sends requests, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -372,7 +372,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
