@@ -8,3 +8,4 @@ pub mod mixed;
 pub mod peers;
 #[cfg(feature = "violations")]
 pub mod processor;
+pub mod window_accuracy;

@@ -59,6 +59,7 @@ async fn a_check_is_answered_the_same_on_both_ways() {
         ("prefer: status=200\r\n", r#"{"key": "NAME", "limit": "1/h"}"#),
         ("", r#"{"key": "NAME", "limit": "1/h", "cost": 2}"#), // never
         ("x-unknown: 1\r\n", r#"{"key": "NAME-queue", "limit": "1/h", "algorithm": "leaky_bucket"}"#),
+        ("", r#"{"attributes": {"tenant": "NAME", "tokens": 5e3}}"#),
         ("", r#"{"attributes": {"user_id": "NAME"}, "costs": 1}"#),
         ("", "[]"),
         ("", ""),
@@ -71,6 +72,25 @@ async fn a_check_is_answered_the_same_on_both_ways() {
         let hypers = server.ask(&request).await.replace("hypers", "direct");
         assert_eq!(in_common(&direct), in_common(&hypers), "{body}");
         assert!(direct.contains("\r\ndate: "), "{direct}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_invalid_cost_attribute_is_400_on_both_ways_and_charges_nothing() {
+    let server = Running::start(Options::default()).await;
+    let body = |tokens: &str| format!(r#"{{"attributes": {{"tenant": "a", "tokens": {tokens}}}}}"#);
+    for (tokens, left) in [("\"5000 \"", 9_900), ("-5000", 9_800), ("1e308", 9_700), ("0", 9_600)] {
+        // A new connection is answered from its bytes until the first request that is not plain.
+        let mut stream = server.connect().await;
+        stream.write_all(check("", &body("100")).as_bytes()).await.unwrap();
+        let allowed = read_one(&mut stream).await;
+        assert!(allowed.contains(&format!("\r\nx-ratelimit-remaining: {left}\r\n")), "{tokens}: {allowed}");
+        stream.write_all(check("prefer: status=200\r\n", &body(tokens)).as_bytes()).await.unwrap();
+        let direct = read_one(&mut stream).await;
+        assert!(direct.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{tokens}: {direct}");
+        let hypers = server.ask(&check(CLOSE, &body(tokens))).await;
+        assert_eq!(in_common(&direct), in_common(&hypers), "{tokens}");
     }
     server.stop().await;
 }

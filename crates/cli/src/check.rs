@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::builder::FalseyValueParser;
 use tollgate::core::Enforcement;
 use tollgate::{Answer, Descriptor, Limiter, MemoryStore, Micros, Outcome};
@@ -54,6 +55,9 @@ fn here(args: &Args, place: Option<&Path>, terminal: &mut Terminal) -> anyhow::R
     runtime.block_on(async {
         for _ in 0..args.repeat {
             let answer = limiter.check(&request, args.request.cost).await;
+            if let Some(error) = answer.invalid_cost() {
+                bail!("{}", printable(&error.to_string()));
+            }
             any_refused |= !answer.allowed();
             let line = match args.json {
                 true => serde_json::to_string(&DecisionBody::new(&answer, &request, None))?,
@@ -112,7 +116,7 @@ impl Said {
                 key: rule(tier).key(request).to_string(),
                 limit: tier.verdict.limit,
                 remaining: tier.verdict.remaining,
-                cost: Some(rule(tier).cost(request, cost)),
+                cost: rule(tier).cost(request, cost).ok(),
             }),
             retry_after: answer.retry_after(),
             delay: answer.delay(),
@@ -156,6 +160,7 @@ impl Said {
             },
             (Outcome::Unavailable, _) => "the store is away and the rule fails closed".to_owned(),
             (Outcome::Denied, _) => "blocked by a rule, no wait helps".to_owned(),
+            (Outcome::Invalid, _) => "the cost is invalid".to_owned(),
         }
     }
 

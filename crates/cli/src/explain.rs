@@ -122,7 +122,8 @@ fn verdict(explained: &Explained) -> String {
         (Some(id), Some(at)) => format!("{id} at {at}: was"),
         _ => "would be".to_owned(),
     };
-    let rule = explained.rules.iter().find(|line| line.speaks).map(|line| printable(&line.rule));
+    let speaker = explained.rules.iter().find(|line| line.speaks);
+    let rule = speaker.map(|line| printable(&line.rule));
     let by = rule.as_deref().unwrap_or("a rule");
     match decision.outcome() {
         Outcome::Allowed => match &rule {
@@ -133,7 +134,11 @@ fn verdict(explained: &Explained) -> String {
         Outcome::Unavailable => {
             format!("{when} refused by {by}: the store is away and the rule fails closed")
         }
-        Outcome::Denied => format!("{when} denied by {by}"),
+        // A `deny` rule has no reason beside itself.
+        Outcome::Denied | Outcome::Invalid => match speaker.and_then(|line| line.reason.as_ref()) {
+            None => format!("{when} denied by {by}"),
+            Some(_) => format!("{when} refused by {by}: the cost is invalid"),
+        },
     }
 }
 

@@ -68,7 +68,7 @@ impl Summary {
     fn add_check(&mut self, step: &Step<'_, '_>, answer: &Answer) {
         match answer.outcome() {
             Outcome::Allowed => self.allowed += 1,
-            Outcome::Refused | Outcome::Unavailable => self.refused += 1,
+            Outcome::Refused | Outcome::Unavailable | Outcome::Invalid => self.refused += 1,
             Outcome::Denied => self.denied += 1,
         }
         for tier in answer.tiers() {

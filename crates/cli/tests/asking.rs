@@ -16,6 +16,7 @@ rules:
   - { name: everybody, key: global, limit: 1000/s burst 2000 }
   - { name: banned, key: "user:{user_id}", action: deny, when: { user_id: ["666"] } }
   - { name: queue, key: "queue:{job}", limit: 1/min queue 2, when: { endpoint: /jobs } }
+  - { name: model-tokens, key: "tenant:{tenant}", limit: 10000/h, cost: tokens }
 "#;
 
 struct Served {
@@ -155,6 +156,28 @@ async fn what_a_server_does_not_take_is_said_in_its_words() {
     let output = tollgate(&["check", "--server", &served.url, "--user-id", &long]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("at most 65536 bytes"), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn an_invalid_cost_attribute_is_an_error_at_a_server_and_here() {
+    let served = Served::start().await;
+    let rules = served.folder.path().join("rules.yaml").display().to_string();
+    for place in [["--server", &served.url], ["--rules", &rules]] {
+        for more in [&[][..], &["--json"]] {
+            let words = ["check", "--attr", "tenant=a", "--attr", "tokens=5000 "];
+            let output = tollgate(&[&words[..], &place, more].concat());
+            assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{output:?}");
+            let said = text(&output.stderr);
+            assert!(said.contains("attribute `tokens` is `5000 `, and rule `model-tokens`"), "{said}");
+        }
+    }
+    let [there, here] = served.both(&["explain", "--attr", "tenant=a", "--attr", "tokens=-5000"]);
+    assert_eq!(there, here);
+    assert!(here.1.contains("would be refused by model-tokens: the cost is invalid\n"), "{}", here.1);
+    assert!(here.1.contains("attribute `tokens` is `-5000`"), "{}", here.1);
+    let [there, here] = served.both(&["check", "--attr", "tenant=b", "--attr", "tokens=9e3"]);
+    assert_eq!(there, here);
+    assert_eq!(here.1, "allowed  1,000 of 10,000 left  [model-tokens: tenant:b]\n");
 }
 
 #[tokio::test]

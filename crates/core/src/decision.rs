@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
-use crate::rule::FailurePolicy;
+use crate::rule::{FailurePolicy, InvalidCost};
 use crate::ruleset::{Enforcement, Limited, RuleIndex, RuleSet};
 use crate::time::Micros;
 use crate::verdict::Verdict;
@@ -23,6 +23,7 @@ pub struct Decision {
     speaker: Option<usize>,
     delay: Micros,
     degraded: Option<Degraded>,
+    invalid: Option<Box<InvalidCost>>,
 }
 
 /// Which way a request went.
@@ -36,6 +37,9 @@ pub enum Outcome {
     Denied,
     /// Nobody knows: the store was away, and a rule lets nothing pass then.
     Unavailable,
+    /// It is invalid: the attribute that has its cost is not a cost ([`Decision::invalid_cost`]). No limit decided, and
+    /// nothing was charged.
+    Invalid,
 }
 
 impl Outcome {
@@ -46,6 +50,7 @@ impl Outcome {
             Outcome::Refused => "refused",
             Outcome::Denied => "denied",
             Outcome::Unavailable => "unavailable",
+            Outcome::Invalid => "invalid",
         }
     }
 }
@@ -84,13 +89,25 @@ pub struct Loss<'l> {
 impl Decision {
     /// The decision of a `deny` rule.
     pub fn denied(rule: RuleIndex) -> Self {
+        Self::blocked(Outcome::Denied, rule)
+    }
+
+    /// The answer to a request whose cost under a rule is invalid.
+    #[cold]
+    pub fn invalid(rule: RuleIndex, error: Box<InvalidCost>) -> Self {
+        Decision { invalid: Some(error), ..Self::blocked(Outcome::Invalid, rule) }
+    }
+
+    /// One rule lets nothing pass, whatever was counted.
+    fn blocked(outcome: Outcome, rule: RuleIndex) -> Self {
         let tier = Tier { rule, verdict: Verdict::DENIED, enforcement: Enforcement::Enforce, instead: None };
         Decision {
-            outcome: Outcome::Denied,
+            outcome,
             tiers: SmallVec::from_iter([tier]),
             speaker: Some(0),
             delay: Micros::ZERO,
             degraded: None,
+            invalid: None,
         }
     }
 
@@ -102,6 +119,7 @@ impl Decision {
             speaker: None,
             delay: Micros::ZERO,
             degraded: None,
+            invalid: None,
         }
     }
 
@@ -156,7 +174,7 @@ impl Decision {
             _ => Outcome::Allowed,
         };
         let delay = if outcome == Outcome::Allowed { longest_delay(&tiers) } else { Micros::ZERO };
-        Decision { outcome, tiers, speaker, delay, degraded }
+        Decision { outcome, tiers, speaker, delay, degraded, invalid: None }
     }
 
     /// Whether the request may pass.
@@ -172,6 +190,11 @@ impl Decision {
     /// Whether it was made without the store, and how.
     pub const fn degraded(&self) -> Option<Degraded> {
         self.degraded
+    }
+
+    /// Why the request is invalid, where it is ([`Outcome::Invalid`]).
+    pub fn invalid_cost(&self) -> Option<&InvalidCost> {
+        self.invalid.as_deref()
     }
 
     /// Every rule that had a say, in the order of the set.

@@ -9,7 +9,7 @@ use crate::descriptor::Descriptor;
 use crate::index::Index;
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::rule::{Action, Mode, Rule};
+use crate::rule::{Action, InvalidCost, Mode, Rule};
 use crate::suggest::closest;
 use crate::time::Micros;
 
@@ -68,6 +68,8 @@ pub enum Ruling<'r> {
     Denied(RuleIndex),
     /// An `allow` rule exempts it from every limit.
     Exempt,
+    /// It is invalid: nothing tells what this rule would charge.
+    Invalid(RuleIndex, Box<InvalidCost>),
     /// The buckets decide.
     Limited(Limited<'r>),
 }
@@ -79,7 +81,8 @@ pub struct Limited<'r> {
     pub rules: SmallVec<[RuleIndex; 4]>,
     /// The buckets to charge.
     pub hits: Hits<'r>,
-    /// `deny` rules that are only on trial.
+    /// Rules in shadow mode that would refuse the request whatever was counted: `deny` rules, and those whose cost
+    /// attribute is invalid.
     pub shadow_denials: SmallVec<[RuleIndex; 1]>,
 }
 
@@ -240,12 +243,13 @@ impl RuleSet {
         matched.retain(|rule| !gone.contains(rule));
     }
 
-    /// What the rules say about a request: denied, exempt, or these buckets. `deny` beats `allow` beats limits.
+    /// What the rules say about a request: denied, exempt, invalid, or these buckets. `deny` beats `allow`
+    /// beats limits; only a limit reads the cost.
     #[inline]
     pub fn ruling<'a>(&'a self, request: &'a Descriptor<'_>, cost: u64, patience: Micros) -> Ruling<'a> {
         let matched = self.matching(request);
         let mut limited = Limited::default();
-        let (mut denied, mut exempt) = (None, false);
+        let (mut denied, mut exempt, mut invalid) = (None, false, None);
         for place in matched {
             let rule = self.rule(place);
             let enforced = rule.mode() == Mode::Enforce;
@@ -253,23 +257,29 @@ impl RuleSet {
                 _ if rule.denies(request) && enforced => denied = self.first_by_label(denied, place),
                 _ if rule.denies(request) => limited.shadow_denials.push(place),
                 Action::Allow => exempt |= enforced,
-                Action::Limit(_) | Action::Deny => {
-                    limited.add(place, rule, request, Demand { cost, patience })
-                }
+                Action::Limit(_) | Action::Deny => match rule.cost(request, cost) {
+                    Ok(cost) => limited.add(place, rule, request, Demand { cost, patience }),
+                    Err(_) if !enforced => limited.shadow_denials.push(place),
+                    Err(error) => invalid = invalid.or(Some((place, error))),
+                },
             }
         }
-        match denied {
-            Some(rule) => Ruling::Denied(rule),
-            None if exempt => Ruling::Exempt,
-            None => Ruling::Limited(limited),
+        match (denied, invalid) {
+            (Some(rule), _) => Ruling::Denied(rule),
+            (None, _) if exempt => Ruling::Exempt,
+            (None, Some((rule, error))) => Ruling::Invalid(rule, error),
+            (None, None) => Ruling::Limited(limited),
         }
     }
 
-    /// The buckets of a request, whether or not a rule denies or exempts it.
+    /// The buckets of a request, whether or not a rule denies or exempts it, or its cost attribute is invalid: for
+    /// operations that charge nothing.
     pub fn limited<'a>(&'a self, request: &'a Descriptor<'_>, cost: u64, patience: Micros) -> Limited<'a> {
         let mut limited = Limited::default();
         for place in self.matching(request) {
-            limited.add(place, self.rule(place), request, Demand { cost, patience });
+            let rule = self.rule(place);
+            let cost = rule.cost(request, cost).unwrap_or(cost);
+            limited.add(place, rule, request, Demand { cost, patience });
         }
         limited
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use tollgate::core::rule::{Action, Mismatch};
-use tollgate::core::{RuleIndex, Value};
+use tollgate::core::{Enforcement, RuleIndex, Value};
 use tollgate::{
     Answer, Descriptor, Explanation, Limiter, Micros, Outcome, Outlook, Rule, RuleSet, Store, Tier, Verdict,
 };
@@ -98,7 +98,7 @@ impl<'a> Report<DecisionBody<'a>> {
             attributes: attributes(request),
             cost,
             decision: DecisionBody::new(answer, request, None),
-            rules: lines(limiter, answer, request, &outlooks),
+            rules: lines(limiter, answer, request, cost, &outlooks),
         }
     }
 }
@@ -113,6 +113,7 @@ fn lines<S: Store>(
     limiter: &Limiter<S>,
     answer: &Answer,
     request: &Descriptor<'_>,
+    cost: u64,
     outlooks: &[Outlook],
 ) -> Vec<Line> {
     let rules = answer.rules();
@@ -121,8 +122,15 @@ fn lines<S: Store>(
         let tier = answer.tiers().iter().find(|tier| tier.rule == one.rule).copied();
         let outlook = outlooks.iter().find(|outlook| outlook.rule == one.rule);
         let mut line = Line::of(rules, one, &explained, request);
-        if line.applies && tier.is_none() {
-            line.reason = Some(beside(rules.rule(one.rule), answer.outcome()));
+        if line.applies {
+            let rule = rules.rule(one.rule);
+            line.reason = match tier {
+                None => Some(beside(rule, answer.outcome())),
+                Some(Tier { enforcement: Enforcement::Enforce, .. }) => {
+                    answer.invalid_cost().map(ToString::to_string)
+                }
+                Some(_) => rule.cost(request, cost).err().map(|error| error.to_string()),
+            };
         }
         line.speaks = answer.speaker().is_some_and(|speaker| speaker.rule == one.rule);
         line.before = outlook.map(|outlook| Level::from(&outlook.before));
@@ -198,6 +206,7 @@ fn replaced_by(rules: &RuleSet, index: RuleIndex, all: &[Explanation<'_>]) -> St
 pub(crate) fn beside(rule: &Rule, outcome: Outcome) -> String {
     match (rule.action(), outcome) {
         (_, Outcome::Denied) => "not asked: another rule denies the request".to_owned(),
+        (_, Outcome::Invalid) => "not asked: the cost is invalid".to_owned(),
         (Action::Allow, _) => "exempts the request from every limit".to_owned(),
         _ => "not asked: another rule exempts the request".to_owned(),
     }

@@ -16,6 +16,15 @@ const PROMPT_US: u64 = 100;
 /// A difference beyond this is more than jitter of the reading: the ticks drifted, or the wall clock was set.
 const DRIFT_US: u64 = 1_000;
 
+/// The system's clock that runs since boot and does not stop while the machine sleeps: a lease that ended during a sleep
+/// must not look alive afterwards. Linux has `CLOCK_BOOTTIME` for it, because its `CLOCK_MONOTONIC` stops.
+#[cfg(all(feature = "redis", any(target_os = "linux", target_os = "android")))]
+const SINCE_BOOT: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+/// On macOS `CLOCK_MONOTONIC` is that clock: it goes on during sleep (`CLOCK_UPTIME_RAW` is the one that stops), and there is
+/// no `CLOCK_BOOTTIME`. Other systems have no clock in common that is known to go on; theirs may stop during sleep.
+#[cfg(all(feature = "redis", not(any(target_os = "linux", target_os = "android"))))]
+const SINCE_BOOT: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
 /// Tells the time: microseconds since the Unix epoch.
 ///
 /// The system's clock counts the processor's ticks, which is cheap and monotonic, anchored to Unix time. Once a
@@ -127,7 +136,7 @@ impl Clock {
     pub(crate) fn since_boot(&self) -> Timestamp {
         match &self.0 {
             Kind::System(_) => {
-                let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+                let time = rustix::time::clock_gettime(SINCE_BOOT);
                 Timestamp::from_micros(time.tv_sec.saturating_mul(1_000_000) + time.tv_nsec / 1_000)
             }
             Kind::Manual(_) => self.now(),
@@ -238,6 +247,37 @@ mod tests {
             clock.advance(Micros::new(1));
             tokio::task::yield_now().await;
         }
+    }
+
+    /// There is no toolchain for macOS to compile with here, so what only Linux has is looked for in the text.
+    #[test]
+    fn what_only_linux_has_is_used_only_where_it_is_compiled_for_linux() {
+        let text = include_str!("clock.rs");
+        let mut before = "";
+        for line in text.lines().take_while(|line| !line.starts_with("mod tests")) {
+            let is_code = !line.trim_start().starts_with("//");
+            if is_code && line.contains("Boottime") {
+                assert!(
+                    before.starts_with("#[cfg(") && before.contains("target_os = \"linux\""),
+                    "{before}\n{line}"
+                );
+            }
+            before = line;
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn the_clock_since_boot_runs_with_the_stopwatch() {
+        let clock = Clock::system();
+        let (boot, watch) = (clock.since_boot(), clock.stopwatch_nanos());
+        while clock.stopwatch_nanos() - watch < 2_000_000 {
+            std::hint::spin_loop();
+        }
+        assert!(
+            clock.since_boot().as_micros() - boot.as_micros() >= 1_000,
+            "two milliseconds on the stopwatch"
+        );
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub mod doctor;
 mod failure;
 mod gate;
 pub mod json;
+mod key_hash;
 mod limiter;
 mod meter;
 pub mod plans;

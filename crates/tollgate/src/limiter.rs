@@ -137,7 +137,8 @@ impl<S: Store> Limiter<S> {
     /// Decides one request and charges its cost if it may pass.
     ///
     /// While the store cannot be asked, each rule's `on_store_failure` decides, and the answer says so
-    /// ([`Decision::degraded`]).
+    /// ([`Decision::degraded`]). A request whose cost attribute is invalid is refused, and the answer says why
+    /// ([`Decision::invalid_cost`]).
     #[inline]
     pub async fn check(&self, request: &Descriptor<'_>, cost: u64) -> Answer {
         self.check_within(request, cost, Micros::MAX).await
@@ -181,7 +182,8 @@ impl<S: Store> Limiter<S> {
         self.decide(request, cost, Micros::MAX, Verb::Peek).await
     }
 
-    /// Gives the cost of a request back to every limit that matches it.
+    /// Gives the cost of a request back to every limit that matches it. Nothing is given back where the cost is invalid
+    /// ([`Decision::invalid_cost`]).
     ///
     /// # Errors
     ///
@@ -297,8 +299,8 @@ impl<S: Store> Limiter<S> {
     fn record(&self, request: &Descriptor<'_>, answer: &Answer) {
         let Some(violations) = &self.violations else { return };
         match &answer.plan {
-            // A store that was away is nobody's violation.
-            _ if matches!(answer.outcome(), Outcome::Allowed | Outcome::Unavailable) => {}
+            // Only a limit or a `deny` rule is violated: not where the store was unavailable or the request is invalid.
+            _ if !matches!(answer.outcome(), Outcome::Refused | Outcome::Denied) => {}
             None => violations.note(request, answer),
             Some(plan) => violations.note(&on_plan(request, plan), answer),
         }
@@ -315,6 +317,9 @@ impl<S: Store> Limiter<S> {
         let limited = match ruling {
             Ruling::Denied(rule) => return Ok((Decision::denied(*rule), self.clock().now())),
             Ruling::Exempt => return Ok((Decision::unlimited(), self.clock().now())),
+            Ruling::Invalid(rule, error) => {
+                return Ok((Decision::invalid(*rule, error.clone()), self.clock().now()));
+            }
             Ruling::Limited(limited) => limited,
         };
         let mut verdicts = Verdicts::new();
@@ -393,8 +398,10 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Vec<Outlook>, StoreError> {
         let mut outlooks = Vec::with_capacity(answer.tiers().len());
         for tier in answer.tiers() {
+            let rule = answer.rules().rule(tier.rule);
+            let Ok(cost) = rule.cost(request, cost) else { continue };
             let demand = Demand { cost, patience: Micros::MAX };
-            let Some(hit) = answer.rules().rule(tier.rule).hit(request, demand) else { continue };
+            let Some(hit) = rule.hit(request, demand) else { continue };
             let charged = answer.allowed() || tier.enforcement == Enforcement::Shadow;
             outlooks.push(self.look_ahead(tier.rule, &hit, answer.at(), charged).await?);
         }

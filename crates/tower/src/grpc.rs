@@ -24,6 +24,7 @@ const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 /// The codes a refusal has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
+    InvalidArgument = 3,
     PermissionDenied = 7,
     ResourceExhausted = 8,
     Unavailable = 14,

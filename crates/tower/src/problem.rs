@@ -3,6 +3,7 @@
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
+use tollgate::core::rule::InvalidCost;
 use tollgate::{Answer, Micros, Outcome, ReserveError, Tier};
 
 /// A limit is used up.
@@ -54,13 +55,16 @@ impl Problem {
 
     /// A decision that lets nobody pass, and its name.
     pub fn refusal(answer: &Answer, decision_id: String) -> Self {
+        if let Some(error) = answer.invalid_cost() {
+            return Self::invalid_cost(error);
+        }
         let problem = match answer.outcome() {
             Outcome::Denied => Self::new(StatusCode::FORBIDDEN, "denied", "a rule denies this request"),
             Outcome::Unavailable => Problem {
                 kind: REDUCED_CAPACITY,
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "no decision", unavailable(answer))
             },
-            Outcome::Allowed | Outcome::Refused => Problem {
+            Outcome::Allowed | Outcome::Refused | Outcome::Invalid => Problem {
                 kind: QUOTA_EXCEEDED,
                 ..Self::new(StatusCode::TOO_MANY_REQUESTS, "quota exceeded", exceeded(answer))
             },
@@ -71,6 +75,11 @@ impl Problem {
             decision_id,
         };
         Problem { violation: Some(violation), ..problem }
+    }
+
+    /// A request whose cost attribute is invalid. It is not a decision, so it has no name and violates no policy.
+    pub fn invalid_cost(error: &InvalidCost) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "the cost is invalid", error.to_string())
     }
 
     /// A request that could have passed, but not be settled, and the name of the decision.

@@ -79,6 +79,7 @@ impl Refusal {
         let code = match self.problem.status() {
             StatusCode::TOO_MANY_REQUESTS => grpc::Code::ResourceExhausted,
             StatusCode::FORBIDDEN => grpc::Code::PermissionDenied,
+            StatusCode::BAD_REQUEST => grpc::Code::InvalidArgument,
             _ => grpc::Code::Unavailable,
         };
         grpc::Status { code, message: self.problem.detail(), retry_after: self.retry_after }

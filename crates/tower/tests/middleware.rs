@@ -177,6 +177,35 @@ async fn a_cost_above_the_limit_has_no_retry_after() {
 }
 
 #[tokio::test]
+async fn an_invalid_cost_attribute_is_400_and_charges_nothing() {
+    let (limiter, _) = limiter(
+        r#"
+  - { name: model-tokens, key: "ip:{ip}", limit: 10000/h, cost: tokens }
+  - { name: requests, key: "ip:{ip}", limit: 5/h }"#,
+    );
+    let inner = Inner::default();
+    let identify = || Identify::new().header("x-tokens", "tokens").unwrap();
+    let layer = TollgateLayer::new(limiter).identify(identify());
+    let reserving = layer.clone().reserve(Duration::from_secs(60));
+    for service in [inner.behind(&layer), inner.behind(&reserving)] {
+        for tokens in ["-5000", "1e308", "0", "many"] {
+            let request = || from("203.0.113.7", "/").header("x-tokens", tokens);
+            let answer = send(&service, request()).await;
+            assert_eq!((answer.status, inner.calls()), (StatusCode::BAD_REQUEST, 0), "{tokens}");
+            assert_eq!(answer.header("content-type"), "application/problem+json");
+            assert_eq!((answer.header("retry-after"), answer.header("x-ratelimit-limit")), ("", ""));
+            let problem = answer.json();
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(detail.contains("`tokens`") && detail.contains("`model-tokens`"), "{detail}");
+            let grpc = send(&service, request().header("content-type", "application/grpc")).await;
+            assert_eq!((grpc.status, grpc.header("grpc-status")), (StatusCode::OK, "3"), "invalid argument");
+        }
+    }
+    let answer = send(&inner.behind(&layer), from("203.0.113.7", "/").header("x-tokens", "5e3")).await;
+    assert_eq!(answer.header("ratelimit"), r#""model-tokens";r=5000;t=1, "requests";r=4;t=720"#);
+}
+
+#[tokio::test]
 async fn no_limit_no_headers() {
     let (limiter, _) = limiter(r#"  - { key: "tenant:{tenant}", limit: 1/s }"#);
     let service = Inner::default().behind(&TollgateLayer::new(limiter));

@@ -119,8 +119,8 @@ impl HeaderForm {
         HeaderForm { partition: Some(secret), ..self }
     }
 
-    /// The headers of a decision made at `now`; none where no limit applied. Without the request nothing says which bucket
-    /// it was.
+    /// The headers of a decision made at `now`; none where no limit applied or the request is invalid. Without the
+    /// request nothing says which bucket it was.
     ///
     /// A rule that fails open reports a full limit that resets now. A denial reports a limit of 0, and a rule that fails
     /// closed that nothing remains; neither has a reset, because no wait is known to help.
@@ -131,7 +131,7 @@ impl HeaderForm {
         request: Option<&Descriptor<'_>>,
         now: Timestamp,
     ) -> Option<RateLimitHeaders> {
-        let speaker = decision.speaker()?;
+        let speaker = decision.speaker().filter(|_| decision.outcome() != Outcome::Invalid)?;
         let has_reset = !matches!(decision.outcome(), Outcome::Denied | Outcome::Unavailable);
         let mut writer = Writer {
             text: String::with_capacity(64 + 128 * decision.tiers().len()),

@@ -1,5 +1,6 @@
 //! Rules: whom a limit applies to, and what happens beside counting.
 
+mod cost;
 mod draft;
 mod written;
 
@@ -13,6 +14,7 @@ use crate::key::{AD_HOC_KEY, Key, KeyPattern, Scope, Space};
 use crate::limit::Limit;
 use crate::ruleset::{Enforcement, Hit};
 
+pub use cost::{CostRule, InvalidCost};
 pub use draft::{CostDraft, Draft, Field, FieldError, FieldProblem};
 
 /// One line an operator wrote, validated.
@@ -42,21 +44,6 @@ pub enum Action {
     Deny,
     /// Exempts from every limit.
     Allow,
-}
-
-/// A whole number; one beyond all bounds is as large as there is, so that nobody pays less by claiming more.
-fn whole(text: &str) -> Option<u64> {
-    let is_whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_whole.then(|| text.parse().unwrap_or(u64::MAX))
-}
-
-/// What a request costs under a rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CostRule {
-    /// So many times the request's own cost.
-    Times(u64),
-    /// The value of an attribute, however large; the request's own cost where that is absent or no whole number.
-    Attribute(Box<str>),
 }
 
 macro_rules! words {
@@ -297,7 +284,7 @@ impl Rule {
         self.space.key(request)
     }
 
-    /// What a request asks of its bucket; nothing where the rule has none.
+    /// A demand on the request's bucket; none where the rule has no bucket. [`Rule::cost`] has what a request costs.
     #[inline]
     pub fn hit<'a>(&'a self, request: &'a Descriptor<'_>, demand: Demand) -> Option<Hit<'a>> {
         let limit = self.limit()?;
@@ -305,7 +292,6 @@ impl Rule {
             Mode::Shadow => Enforcement::Shadow,
             Mode::Enforce | Mode::Off => Enforcement::Enforce,
         };
-        let demand = Demand { cost: self.cost(request, demand.cost), ..demand };
         Some(Hit { key: self.key(request), limit, demand, enforcement })
     }
 
@@ -315,11 +301,27 @@ impl Rule {
     }
 
     /// What a request of this cost is charged.
+    ///
+    /// # Errors
+    ///
+    /// The rule takes the cost from an attribute, and its value is not a cost.
     #[inline]
-    pub fn cost(&self, request: &Descriptor<'_>, cost: u64) -> u64 {
+    pub fn cost(&self, request: &Descriptor<'_>, cost: u64) -> Result<u64, Box<InvalidCost>> {
         match &self.cost {
-            CostRule::Times(factor) => cost.saturating_mul(*factor),
-            CostRule::Attribute(name) => request.text(name).and_then(|text| whole(&text)).unwrap_or(cost),
+            CostRule::Times(factor) => Ok(cost.saturating_mul(*factor)),
+            CostRule::Attribute(name) => match request.get(name) {
+                None => Ok(cost),
+                Some(value) => cost::read(&value.text())
+                    .ok_or_else(|| InvalidCost::new(self.label(), name, &value.text())),
+            },
+        }
+    }
+
+    /// What each unit of a request's cost is charged: 0 where an attribute of the request has the whole cost.
+    pub fn unit_cost(&self, request: &Descriptor<'_>) -> u64 {
+        match &self.cost {
+            CostRule::Times(factor) => *factor,
+            CostRule::Attribute(name) => u64::from(request.get(name).is_none()),
         }
     }
 

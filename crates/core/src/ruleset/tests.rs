@@ -168,6 +168,7 @@ fn deny_beats_allow_beats_limits() {
         match rules.ruling(&request, 1, Micros::MAX) {
             Ruling::Denied(rule) => format!("denied by {}", rules.rule(rule).label()),
             Ruling::Exempt => "exempt".to_owned(),
+            Ruling::Invalid(_, error) => error.to_string(),
             Ruling::Limited(limited) => format!("{} limits", limited.hits.len()),
         }
     };
@@ -183,15 +184,20 @@ fn a_rule_costs_what_it_says() {
         Draft { cost: Some(CostDraft::Attribute("tokens".into())), ..draft("attribute", "global") },
     ]);
     let costs = |request: &Descriptor<'_>| {
-        rules.rules().iter().map(|rule| rule.cost(request, 2)).collect::<Vec<u64>>()
+        rules.rules().iter().map(|rule| rule.cost(request, 2).ok()).collect::<Vec<Option<u64>>>()
     };
-    assert_eq!(costs(&Descriptor::new().with("tokens", "700")), [2, 10, 700]);
-    for odd in ["-1", "1.5", "NaN", "", "1e9"] {
+    assert_eq!(costs(&Descriptor::new().with("tokens", "700")), [Some(2), Some(10), Some(700)]);
+    assert_eq!(costs(&Descriptor::new()), [Some(2), Some(10), Some(2)], "absent: the request's own cost");
+    for odd in ["-1", "1.5", "NaN", "", "0", "5000 ", "18446744073709551616"] {
         let request = Descriptor::new().with("tokens", odd);
-        assert_eq!(costs(&request), [2, 10, 2], "{odd} is no whole number: the request's own cost");
+        assert_eq!(costs(&request), [Some(2), Some(10), None], "{odd} is not a cost");
+        let Ruling::Invalid(2, error) = rules.ruling(&request, 2, Micros::MAX) else { panic!("{odd}") };
+        assert_eq!((&*error.rule, &*error.attribute, &*error.value), ("attribute", "tokens", odd));
+        assert_eq!(rules.limited(&request, 1, Micros::MAX).hits.len(), 3, "a reset needs no cost");
     }
-    let huge = Descriptor::new().with("tokens", "18446744073709551616");
-    assert_eq!(costs(&huge), [2, 10, u64::MAX], "nobody pays less by claiming more");
+    let unit = |request: &Descriptor<'_>| [0, 1, 2].map(|rule| rules.rule(rule).unit_cost(request));
+    assert_eq!(unit(&Descriptor::new()), [1, 5, 1]);
+    assert_eq!(unit(&Descriptor::new().with("tokens", "700")), [1, 5, 0]);
 }
 
 #[test]

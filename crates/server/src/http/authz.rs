@@ -123,7 +123,7 @@ fn peer(request: &Parts) -> Option<IpAddr> {
     ),
     responses(
         (status = 200, description = "it may pass"),
-        (status = 400, description = "the proxy does not say what it is asked for", body = ProblemBody,
+        (status = 400, description = "the proxy does not say what it is asked for, or the cost is invalid", body = ProblemBody,
             content_type = "application/problem+json"),
         (status = 401, description = "not a trusted proxy", body = ProblemBody,
             content_type = "application/problem+json"),

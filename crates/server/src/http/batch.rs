@@ -63,8 +63,8 @@ pub(super) async fn batch(
         if place > 0 {
             json.push(b',');
         }
-        match Asked::parse(request.get().as_bytes(), Place::AdHoc) {
-            Ok(asked) => json.extend_from_slice(&app.decided(&asked).await.body().to_json()),
+        match one(&app, request).await {
+            Ok(body) => json.extend_from_slice(&body),
             Err(problem) => json.extend_from_slice(&problem.within(&format!("requests[{place}]")).to_json()),
         }
     }
@@ -72,4 +72,10 @@ pub(super) async fn batch(
     let mut response = Response::new(Body::from(json));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
+}
+
+/// Decides one request of a batch: the body of its answer.
+async fn one(app: &App, request: &RawValue) -> Result<Vec<u8>, Problem> {
+    let asked = Asked::parse(request.get().as_bytes(), Place::AdHoc)?;
+    Ok(app.decided(&asked).await?.body().to_json())
 }

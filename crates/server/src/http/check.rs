@@ -42,7 +42,7 @@ pub(super) async fn check(
     Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
     let asked = Asked::parse(&bytes, Place::AdHoc)?;
-    Ok(app.decided(&asked).await.respond(&app, prefer))
+    Ok(app.decided(&asked).await?.respond(&app, prefer))
 }
 
 /// Answer what a check would, and charge nothing.
@@ -62,7 +62,7 @@ pub(super) async fn peek(
 ) -> Result<Response, Problem> {
     let asked = Asked::parse(&bytes, Place::AdHoc)?;
     let answer = app.peeked(&asked).await;
-    Ok(Decided::new(&app, answer, &asked.request).respond(&app, prefer))
+    Ok(Decided::new(&app, answer, &asked.request)?.respond(&app, prefer))
 }
 
 /// Give the cost of a request back to every limit that it meets.
@@ -86,7 +86,7 @@ pub(super) async fn refund(
         Some(own) => app.limiter.refund_by(Arc::clone(own), request, *cost).await,
     };
     let answer = refunded.map_err(|error| away(&error))?;
-    Ok(Decided::new(&app, answer, &asked.request).respond(&app, prefer))
+    Ok(Decided::new(&app, answer, &asked.request)?.respond(&app, prefer))
 }
 
 /// Try a limit out, in a bucket that no other request can reach. Nothing of it is recorded.
@@ -104,7 +104,7 @@ pub(super) async fn playground(
 ) -> Result<Response, Problem> {
     let asked = Asked::parse(&bytes, Place::Playground)?;
     let answer = app.checked(&asked).await;
-    Ok(Decided::new(&app, answer, &asked.request).respond(&app, prefer))
+    Ok(Decided::new(&app, answer, &asked.request)?.respond(&app, prefer))
 }
 
 /// The store gave no answer, where only it can give one.
@@ -127,12 +127,14 @@ impl App {
     /// is, says [`check`].
     pub(crate) async fn write_check(&self, body: &[u8], prefer: Prefer, out: &mut Vec<u8>) -> bool {
         let Ok(asked) = Asked::parse(body, Place::AdHoc) else { return false };
-        self.decided(&asked).await.write(self, prefer, out);
+        let Ok(decided) = self.decided(&asked).await else { return false };
+        decided.write(self, prefer, out);
         true
     }
 
-    /// Decides a request, charges it if it may pass, and remembers that.
-    pub(super) async fn decided<'r, 'a>(&self, asked: &'r Asked<'a>) -> Decided<'r, 'a> {
+    /// Decides a request, charges it if it may pass, and remembers that. A request whose cost attribute is invalid is a
+    /// problem: nothing was charged, and nothing is remembered.
+    pub(super) async fn decided<'r, 'a>(&self, asked: &'r Asked<'a>) -> Result<Decided<'r, 'a>, Problem> {
         let started = self.limiter.clock().stopwatch_nanos();
         let answer = self.checked(asked).await;
         self.remembered(asked, answer, started)
@@ -144,12 +146,12 @@ impl App {
         asked: &'r Asked<'a>,
         answer: Answer,
         started: u64,
-    ) -> Decided<'r, 'a> {
+    ) -> Result<Decided<'r, 'a>, Problem> {
         let took = self.limiter.clock().stopwatch_nanos().saturating_sub(started);
         let took = Duration::from_nanos(took);
-        let decided = Decided::new(self, answer, &asked.request);
+        let decided = Decided::new(self, answer, &asked.request)?;
         self.record(&decided.request, &decided.answer, &decided.id, asked.cost, took);
-        decided
+        Ok(decided)
     }
 
     /// Asks and charges, by the limiter's rules or by those that came along.
@@ -170,9 +172,12 @@ impl App {
 }
 
 impl<'r, 'a> Decided<'r, 'a> {
-    fn new(app: &App, answer: Answer, request: &'r Descriptor<'a>) -> Self {
+    fn new(app: &App, answer: Answer, request: &'r Descriptor<'a>) -> Result<Self, Problem> {
+        if let Some(error) = answer.invalid_cost() {
+            return Err(Problem::invalid_cost(error));
+        }
         let request = answer.request(request);
-        Decided { answer, request, id: app.ids.next() }
+        Ok(Decided { answer, request, id: app.ids.next() })
     }
 
     pub(super) fn body(&self) -> DecisionBody<'_> {
@@ -223,6 +228,7 @@ impl<'r, 'a> Decided<'r, 'a> {
             Outcome::Refused => StatusCode::TOO_MANY_REQUESTS,
             Outcome::Denied => StatusCode::FORBIDDEN,
             Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Outcome::Invalid => StatusCode::BAD_REQUEST,
         }
     }
 

@@ -180,9 +180,13 @@ impl App {
     }
 
     /// Remembers a decision for whoever looks at `/v1/decisions`, `/v1/stats` and `/v1/events`: the request as it was
-    /// decided ([`Answer::request`]), under its name, and how long the limiter took. It costs about a microsecond.
+    /// decided ([`Answer::request`]), under its name, and how long the limiter took. It costs about a microsecond. An
+    /// invalid request is not a decision: only its span says so.
     pub fn record(&self, request: &Descriptor<'_>, answer: &Answer, id: &str, cost: u64, took: Duration) {
         telemetry::tell_span(answer, id);
+        if answer.invalid_cost().is_some() {
+            return;
+        }
         let now = self.limiter.clock().now();
         let happened = Happened { id, request, answer, cost, took, now };
         self.recorder.note(&happened, || self.limiter.rules());

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tollgate::Timestamp;
+use tollgate::core::rule::InvalidCost;
 use utoipa::{IntoResponses, ToSchema};
 
 use super::json_path::{place_at, too_deep};
@@ -158,6 +159,13 @@ impl Problem {
 
     pub(crate) fn bad_body(path: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "the body does not fit", detail).at(path)
+    }
+
+    /// A request whose cost attribute is invalid.
+    pub(crate) fn invalid_cost(error: &InvalidCost) -> Self {
+        let problem = tollgate_tower::Problem::invalid_cost(error);
+        Problem(Box::new(Body { problem, more: BTreeMap::new(), retry_after: None }))
+            .at(&format!("attributes.{}", error.attribute))
     }
 
     pub(crate) fn bad_query(name: &str, detail: impl Into<String>) -> Self {

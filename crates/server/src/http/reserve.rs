@@ -118,7 +118,7 @@ pub(super) async fn reserve(
         Some(own) => app.limiter.reserve_by(Arc::clone(own), request, *cost, ttl).await,
     };
     let Reserved { answer, reservation } = reserved.map_err(|error| unkept(&error))?;
-    let decided = app.remembered(&asked, answer, started);
+    let decided = app.remembered(&asked, answer, started)?;
     let body = ReservedBody {
         reservation_id: reservation.map(|id| id.to_string()),
         expires_in_ms: reservation.map(|_| ttl.ceil_millis()),

@@ -7,6 +7,7 @@ use tower::ServiceExt as _;
 use super::ask::MAX_BODY_BYTES;
 use super::*;
 
+mod cost_attribute;
 mod document;
 mod operating;
 mod reserve;

@@ -145,7 +145,8 @@ impl Slot {
             let _ = write!(writer.shown(), "{}", rule.key(noted.request)); // an error is where it was cut
             writer.text(rule.scope().as_str());
             writer.text(rule.plan().unwrap_or_default());
-            writer.number(rule.cost(noted.request, noted.cost));
+            // A rule in shadow mode charges nothing where the cost is invalid.
+            writer.number(rule.cost(noted.request, noted.cost).unwrap_or(0));
             writer.tier(tier);
             match rule.limit().filter(|_| rule.is_ad_hoc()) {
                 // Nobody else knows the numbers of a limit that came with its request.

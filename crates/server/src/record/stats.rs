@@ -56,6 +56,7 @@ impl Stats {
             Outcome::Refused => (1, &self.refused),
             Outcome::Denied => (2, &self.refused),
             Outcome::Unavailable => (3, &self.refused),
+            Outcome::Invalid => return, // not a decision
         };
         self.totals[total].fetch_add(1, Ordering::Relaxed);
         series.count(second);

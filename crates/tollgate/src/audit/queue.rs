@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use tollgate_core::{Descriptor, Timestamp, Value};
 
 use super::{Violation, ViolationStats};
+use crate::key_hash::KeySeeds;
 use crate::limiter::Answer;
 
 const SHARDS: usize = 16;
@@ -62,7 +63,7 @@ pub enum Fate {
 }
 
 struct Queue {
-    seeds: [RandomState; 2],
+    seeds: KeySeeds,
     /// The most records in each shard, and in what is carried over.
     room: usize,
     shards: [Padded; SHARDS],
@@ -89,7 +90,7 @@ type Table = HashMap<Place, Tally, RandomState>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Place {
     /// A keyed hash; the same 128 bits count as the same bucket.
-    bucket: [u64; 2],
+    bucket: u128,
     lane: u64,
     second: i64,
 }
@@ -117,7 +118,7 @@ impl Violations {
         let table = || Table::with_capacity_and_hasher(room, RandomState::default());
         let shard = |_| Padded(Mutex::new(Shard { table: table(), produced: 0, dropped: 0 }));
         Violations(Arc::new(Queue {
-            seeds: [RandomState::default(), RandomState::default()],
+            seeds: KeySeeds::random(),
             room,
             shards: std::array::from_fn(shard),
             carried: Mutex::new((Table::default(), table())),
@@ -132,10 +133,10 @@ impl Violations {
         let Some(speaker) = answer.speaker() else { return };
         let queue = &*self.0;
         let key = answer.rules().rule(speaker.rule).key(request);
-        let bucket = queue.seeds.each_ref().map(|seed| seed.hash_one(&key));
+        let bucket = queue.seeds.hash(&key);
         let (caller, facts) = queue.hashes(request);
         let place = Place { bucket, lane: caller % LANES, second: second(answer.at()) };
-        let shard = &mut *queue.shard(bucket[0]).lock();
+        let shard = &mut *queue.shard(bucket).lock();
         shard.produced += 1;
         if let Some(tally) = shard.table.get_mut(&place) {
             tally.add(request, facts);
@@ -198,13 +199,13 @@ impl Violations {
 }
 
 impl Queue {
-    fn shard(&self, hash: u64) -> &Mutex<Shard> {
-        &self.shards[(hash >> 32) as usize % SHARDS].0
+    fn shard(&self, hash: u128) -> &Mutex<Shard> {
+        &self.shards[(hash >> 96) as usize % SHARDS].0
     }
 
     /// Hashes of who asks, and of everything that is recorded about the request.
     fn hashes(&self, request: &Descriptor<'_>) -> (u64, u64) {
-        let mut hasher = self.seeds[0].build_hasher();
+        let mut hasher = self.seeds.hasher();
         for name in ["user_id", "ip"] {
             feed(request.get(name), &mut hasher);
         }

@@ -162,3 +162,40 @@ async fn a_request_sees_one_rule_set_from_beginning_to_end() {
         assert!(labels == ["one-a", "one-b"] || labels == ["two-a", "two-b"], "{labels:?}");
     }
 }
+
+#[tokio::test]
+async fn an_invalid_cost_attribute_is_refused_with_the_reason_and_charges_no_tier() {
+    let (limiter, _) = limiter(
+        r#"rules:
+          - { name: requests, key: "user:{user_id}", limit: 100/h }
+          - { name: model-tokens, key: "user:{user_id}", limit: 10000/h, cost: tokens }"#,
+    );
+    let request = |tokens: &'static str| user("1").with("tokens", tokens);
+    let left = async || {
+        let peeked = limiter.peek(&user("1"), 0).await;
+        peeked.tiers().iter().map(|tier| tier.verdict.remaining).collect::<Vec<u64>>()
+    };
+    assert!(limiter.check(&request("5000.0"), 1).await.allowed());
+    let before = left().await;
+    assert_eq!(before, [99, 5_000]);
+    for tokens in ["5000 ", "-5000", "1e308", "0"] {
+        let (request, ttl) = (request(tokens), Micros::new(60_000_000));
+        let reserved = limiter.reserve(&request, 1, ttl).await.unwrap();
+        assert_eq!(reserved.reservation, None);
+        let deadline = Timestamp::from_micros(i64::MAX);
+        for answer in [
+            limiter.check(&request, 1).await,
+            limiter.peek(&request, 1).await,
+            limiter.refund(&request, 1).await.unwrap(),
+            limiter.try_check(&request, 1).await.unwrap(),
+            limiter.until_allowed(&request, 1, deadline).await,
+            reserved.answer,
+        ] {
+            assert_eq!((answer.outcome(), answer.rule()), (Outcome::Invalid, Some("model-tokens")));
+            assert_eq!((answer.allowed(), answer.retry_after()), (false, None));
+            let error = answer.invalid_cost().unwrap();
+            assert_eq!((&*error.attribute, &*error.value), ("tokens", tokens));
+        }
+        assert_eq!(left().await, before, "{tokens}");
+    }
+}

@@ -1,6 +1,7 @@
 //! One line of a trace.
 
 use serde::de::DeserializeSeed as _;
+use tollgate_core::rule::InvalidCost;
 use tollgate_core::{Descriptor, Timestamp};
 
 use super::line::Fields;
@@ -77,6 +78,9 @@ pub enum EventError {
     /// Rules that make no set.
     #[error("{0}")]
     Rules(Box<RulesError>),
+    /// A request whose cost attribute is invalid under the rules in effect.
+    #[error("{0}")]
+    Cost(Box<InvalidCost>),
 }
 
 impl<'a> Event<'a> {

@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Waker};
 use tollgate_core::{RuleSet, Timestamp};
 
 use crate::clock::Clock;
-use crate::limiter::{Answer, Limiter};
+use crate::limiter::{Answer, Limiter, Snapshot};
 use crate::rules::{self, RulesError};
 use crate::store::{Bounds, MemoryStats, MemoryStore, Store, StoreError};
 
@@ -125,7 +125,7 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// Rules that make no set.
+    /// Rules that make no set, or a request whose cost attribute is invalid.
     #[inline]
     pub fn step<'e, 'a>(&self, event: &'e Event<'a>) -> Result<Step<'e, 'a>, EventError> {
         at_once(self.happen(event)).map_err(|trouble| match trouble {
@@ -156,6 +156,11 @@ impl<S: Store> Replay<S> {
     /// The store.
     pub const fn store(&self) -> &S {
         self.limiter.store()
+    }
+
+    /// The rules in effect.
+    pub fn rules(&self) -> Snapshot {
+        self.limiter.rules()
     }
 
     /// As [`run`](Replay::run), over any store.
@@ -207,7 +212,11 @@ impl<S: Store> Replay<S> {
                 return Ok(Step { event, answer: None });
             }
         };
-        Ok(Step { event, answer: Some(answer.map_err(Trouble::Store)?) })
+        let answer = answer.map_err(Trouble::Store)?;
+        match answer.invalid_cost() {
+            Some(error) => Err(Trouble::Event(EventError::Cost(Box::new(error.clone())))),
+            None => Ok(Step { event, answer: Some(answer) }),
+        }
     }
 }
 

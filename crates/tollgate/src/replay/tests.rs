@@ -168,3 +168,18 @@ fn a_line_with_rules_may_be_long() {
     assert!(line.len() > MAX_LINE);
     assert_eq!(replayed("rules: []", &line).unwrap(), [r#"{"t_us":0,"op":"rules"}"#]);
 }
+
+#[test]
+fn an_invalid_cost_attribute_is_an_error_of_its_line() {
+    let rules = r#"rules: [{ name: model-tokens, key: "user:{user_id}", limit: 100/h, cost: tokens }]"#;
+    for op in ["check", "peek", "refund"] {
+        let good = r#"{"t_us":0,"attributes":{"user_id":"a","tokens":1e1}}"#;
+        let bad = format!(r#"{{"t_us":0,"op":"{op}","attributes":{{"user_id":"a","tokens":-5}}}}"#);
+        let error = replayed(rules, &format!("{good}\n{bad}")).unwrap_err();
+        let said = "line 2: attribute `tokens` is `-5`, and rule `model-tokens` takes the cost from it; \
+                    send a whole number from 1 to 9007199254740991";
+        assert_eq!(error.to_string(), said);
+    }
+    let reset = r#"{"t_us":0,"op":"reset","attributes":{"user_id":"a","tokens":-5}}"#;
+    assert!(replayed(rules, reset).is_ok(), "a reset has no cost");
+}

@@ -135,7 +135,7 @@ impl Charged {
             rule: rule.label().to_owned(),
             space: rule.key(request).space().digest(),
             algorithm: limit.algorithm_name().as_str().to_owned(),
-            price: rule.cost(request, 1) - rule.cost(request, 0),
+            price: rule.unit_cost(request),
             at_us: mark.at.as_micros(),
             rest: mark.rest,
             own: rule.is_ad_hoc().then(|| OwnLimit::of(limit)),

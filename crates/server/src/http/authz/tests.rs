@@ -293,3 +293,39 @@ async fn a_plan_that_was_looked_up_has_the_partition_of_one_that_was_named() {
     assert_eq!(policy(&[]).await, policy(&[("x-plan", "pro")]).await);
     assert_ne!(policy(&[]).await, policy(&[("x-plan", "free")]).await);
 }
+
+#[tokio::test]
+async fn an_invalid_cost_attribute_is_400_or_the_deny_status_and_charges_nothing() {
+    let config = IdentifyConfig {
+        headers: [("x-tokens".to_owned(), "tokens".to_owned())].into(),
+        ..IdentifyConfig::default()
+    };
+    let rules = r#"
+rules:
+  - { name: model-tokens, key: "ip:{ip}", limit: 10000/h, cost: tokens }
+  - { name: requests, key: "ip:{ip}", limit: 5/h }
+"#;
+    let app = router(app_with(rules).with_identify(Identify::try_from(config).unwrap()));
+    let sent = async |path: &str, tokens: &'static str| {
+        let headers = [forwarded("/", "192.0.2.7"), vec![("x-tokens", tokens)]].concat();
+        ask(&app, LOCAL, path, &headers).await
+    };
+    for tokens in ["-5000", "1e308", "0", "many"] {
+        let (status, headers, problem) = sent("/v1/authz", tokens).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{tokens}: {problem}");
+        assert_eq!(headers["content-type"], "application/problem+json");
+        assert!(
+            !headers.contains_key("retry-after") && !headers.contains_key("x-ratelimit-limit"),
+            "{headers:?}"
+        );
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("`tokens`") && detail.contains("`model-tokens`"), "{detail}");
+        let (status, headers, _) = sent("/v1/authz?deny_status=403", tokens).await;
+        assert_eq!((status, &headers["tollgate-status"]), (StatusCode::FORBIDDEN, &"400".parse().unwrap()));
+    }
+    let (status, headers, _) = sent("/v1/authz", "5e3").await;
+    assert_eq!(
+        (status, &headers["ratelimit"]),
+        (StatusCode::OK, &r#""model-tokens";r=5000;t=1, "requests";r=4;t=720"#.parse().unwrap())
+    );
+}

@@ -7,8 +7,8 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate::core::Draft;
-use tollgate::replay::{Event, Op, Replay};
-use tollgate::{RuleSet, Snapshot};
+use tollgate::replay::{Event, EventError, Op, Replay};
+use tollgate::{Rule, RuleSet, Snapshot};
 use utoipa::ToSchema;
 
 use super::super::App;
@@ -153,10 +153,17 @@ type Turns = BTreeMap<(String, String), u64>;
 
 /// The rule that refuses a request and its key, if one does.
 fn refused_by(replay: &Replay, event: &Event<'_>) -> Option<(String, String)> {
-    let step = replay.step(event).ok()?; // only a change of rules can fail
-    let answer = step.answer.as_ref().filter(|answer| !answer.allowed())?;
-    let rule = answer.rules().rule(answer.speaker()?.rule);
-    Some((rule.label().to_owned(), rule.key(&event.request).to_string()))
+    let by = |rule: &Rule| (rule.label().to_owned(), rule.key(&event.request).to_string());
+    match replay.step(event) {
+        Ok(step) => {
+            let answer = step.answer.as_ref().filter(|answer| !answer.allowed())?;
+            Some(by(answer.rules().rule(answer.speaker()?.rule)))
+        }
+        Err(EventError::Cost(error)) => {
+            replay.rules().rules().iter().find(|rule| rule.label() == error.rule).map(by)
+        }
+        Err(_) => None, // only a change of rules fails otherwise
+    }
 }
 
 fn listed(turns: Turns) -> Vec<Turned> {

@@ -1,7 +1,7 @@
 //! What is held of every key that was asked for lately.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, Hash};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
@@ -12,6 +12,7 @@ use tollgate_core::rule::Consistency;
 use tollgate_core::{Hit, Timestamp};
 
 use super::{Held, Shared};
+use crate::key_hash::KeySeeds;
 use crate::store::redis::Place;
 
 /// A power of two.
@@ -26,7 +27,7 @@ pub(super) struct KeyHash(u128);
 /// The desks, by key.
 #[derive(Debug)]
 pub(super) struct Desks {
-    seeds: [RandomState; 2],
+    seeds: KeySeeds,
     shards: Box<[Mutex<Shard>]>,
 }
 
@@ -65,13 +66,12 @@ pub(super) struct Sum {
 impl Desks {
     pub(super) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Desks { seeds: [RandomState::default(), RandomState::default()], shards }
+        Desks { seeds: KeySeeds::random(), shards }
     }
 
     #[inline]
     pub(super) fn hash(&self, key: &impl Hash) -> KeyHash {
-        let half = |seed: &RandomState| u128::from(seed.hash_one(key));
-        KeyHash(half(&self.seeds[0]) << 64 | half(&self.seeds[1]))
+        KeyHash(self.seeds.hash(key))
     }
 
     #[inline]

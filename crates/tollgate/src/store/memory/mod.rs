@@ -19,10 +19,10 @@ mod shard;
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::Hash;
 use std::slice;
 
-use foldhash::quality::{FoldHasher, RandomState};
+use foldhash::quality::RandomState;
 use tollgate_core::algorithm::{Answer, Bucket, State};
 use tollgate_core::limit::Algorithm;
 use tollgate_core::{Hit, Mark, Micros, Timestamp, Verdict, Verdicts};
@@ -33,6 +33,7 @@ use self::packed::Content;
 use self::shard::{KeyHash, Shard, ShardBounds, Wide};
 use super::{Due, NoteName, Store, StoreError, window};
 use crate::clock::Clock;
+use crate::key_hash::KeySeeds;
 use crate::reserve::ReservationId;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
@@ -89,34 +90,13 @@ pub struct MemoryStats {
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Clock,
-    seeds: [RandomState; 2],
+    seeds: KeySeeds,
     shards: Box<[Padded]>,
     limits: Limits,
     overflow: Mutex<Overflow>,
     /// Whether any overflow bucket is in use; spares the usual insertion that lock.
     overflowing: AtomicBool,
     notes: Notes,
-}
-
-/// Two independently keyed hashes of the same bytes, in one go.
-struct Both(FoldHasher<'static>, FoldHasher<'static>);
-
-impl Hasher for Both {
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) {
-        self.0.write(bytes);
-        self.1.write(bytes);
-    }
-
-    #[inline]
-    fn write_u64(&mut self, number: u64) {
-        self.0.write_u64(number);
-        self.1.write_u64(number);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0.finish() ^ self.1.finish()
-    }
 }
 
 /// A shard and its lock, on a cache line of their own.
@@ -184,7 +164,7 @@ impl MemoryStore {
         let each = ShardBounds { buckets: (bounds.buckets / shards).max(1), bytes: bounds.bytes / shards };
         MemoryStore {
             clock,
-            seeds: [RandomState::default(), RandomState::default()],
+            seeds: KeySeeds::random(),
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(each)))).collect(),
             limits: Limits::new(),
             overflow: Mutex::default(),
@@ -231,10 +211,7 @@ impl MemoryStore {
 
     #[inline]
     fn hash(&self, key: &impl Hash) -> KeyHash {
-        let [first, second] = &self.seeds;
-        let mut both = Both(first.build_hasher(), second.build_hasher());
-        key.hash(&mut both);
-        KeyHash(u128::from(both.0.finish()) << 64 | u128::from(both.1.finish()))
+        KeyHash(self.seeds.hash(key))
     }
 
     fn overflow_hash(&self, hit: &Hit<'_>) -> u128 {

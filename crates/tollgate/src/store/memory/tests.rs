@@ -293,3 +293,23 @@ fn states_that_may_be_wide_are_counted_before_they_are_let_in() {
     }
     assert!(rule.store.stats().bytes <= 200_000, "{:?}", rule.store.stats());
 }
+
+#[test]
+fn addresses_that_cancel_the_process_wide_seed_of_foldhash_have_buckets_of_their_own() {
+    use foldhash::SharedSeed;
+
+    let clock = Clock::manual(Timestamp::from_micros(0));
+    let store = MemoryStore::with(clock, Bounds::default());
+    let limit: Limit = "1/h".parse().unwrap();
+    let space = Space::new(&["rule"], KeyPattern::parse("ip:{ip}").unwrap(), 128);
+    for number in 0..100 {
+        let octets = crate::key_hash::tests::cancelling(SharedSeed::global_random(), number);
+        let request = Descriptor::new().with_ip(std::net::Ipv6Addr::from(octets).into());
+        let demand = Demand { cost: 1, patience: Micros::MAX };
+        let hit = Hit { key: space.key(&request), limit: &limit, demand, enforcement: Enforcement::Enforce };
+        let mut verdicts = Verdicts::new();
+        now(store.charge(&[hit], &mut verdicts)).unwrap();
+        assert!(verdicts[0].allowed, "address {number} shares the bucket of another");
+    }
+    assert_eq!(store.stats().buckets, 100);
+}
