@@ -123,6 +123,7 @@ fn either_reading_of_an_encoded_slash_limits_and_denies_and_only_both_allow_or_r
         Ruling::Denied(_) => "denied",
         Ruling::Exempt => "exempt",
         Ruling::Limited(_) => "limited",
+        Ruling::Invalid(..) => "invalid",
     };
     for (path, expected) in [
         ("/public/a", "exempt"),
