@@ -202,7 +202,7 @@ async fn an_invalid_cost_attribute_is_400_and_charges_nothing() {
         }
     }
     let answer = send(&inner.behind(&layer), from("203.0.113.7", "/").header("x-tokens", "5e3")).await;
-    assert_eq!(answer.header("ratelimit"), r#""model-tokens";r=5000;t=1, "requests";r=4;t=720"#);
+    assert_eq!(answer.header("ratelimit"), r#""requests";r=4;t=720, "model-tokens";r=5000;t=1"#);
 }
 
 #[tokio::test]

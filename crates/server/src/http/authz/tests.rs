@@ -326,6 +326,6 @@ rules:
     let (status, headers, _) = sent("/v1/authz", "5e3").await;
     assert_eq!(
         (status, &headers["ratelimit"]),
-        (StatusCode::OK, &r#""model-tokens";r=5000;t=1, "requests";r=4;t=720"#.parse().unwrap())
+        (StatusCode::OK, &r#""requests";r=4;t=720, "model-tokens";r=5000;t=1"#.parse().unwrap())
     );
 }
