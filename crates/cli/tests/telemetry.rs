@@ -70,6 +70,11 @@ fn metrics_are_in_the_prometheus_text_format_where_text_plain_is_preferred() {
         );
         assert!(body(&open).ends_with("# EOF\n"), "{open}");
     }
+    // histogram_quantile is NaN for a histogram without this bucket.
+    for histogram in plain.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" histogram"))
+    {
+        assert!(plain.contains(&format!("\n{histogram}_bucket{{le=\"+Inf\"}} ")), "{histogram}: {plain}");
+    }
     let series = |text: &str| -> BTreeSet<String> {
         let samples = text.lines().filter(|line| !line.starts_with('#'));
         samples.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()

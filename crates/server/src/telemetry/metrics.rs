@@ -302,7 +302,7 @@ impl Out<'_> {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         let ends = CLASSES_US.iter().map(|end| Some(*end)).chain([None]);
         #[expect(clippy::cast_precision_loss, reason = "classes are small, and sums are told as floats")]
-        let seconds = |micros: Option<u64>| micros.map_or(f64::MAX, |micros| micros as f64 / 1e6);
+        let seconds = |micros: Option<u64>| micros.map_or(f64::INFINITY, |micros| micros as f64 / 1e6);
         let classes: Vec<(f64, u64)> = ends.map(seconds).zip(times.counts).collect();
         #[expect(clippy::cast_precision_loss, reason = "the same")]
         let sum = times.sum_ns as f64 / 1e9;
