@@ -16,6 +16,7 @@ const check = (user, cost = 1, more = {}) =>
 
 test('the overview counts decisions and shows a refusal as it happens, and why', () =>
   onPage(browser, server, {}, async (page) => {
+    await page.getByText('this node only').waitFor();
     await page.locator('#pulse[data-state=live]').waitFor();
     await check('ada', 50);
     const { allowed } = await check('ada', 50);

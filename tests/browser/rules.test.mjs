@@ -75,6 +75,7 @@ test('what would change names who would newly be refused, and changes nothing', 
     await page.getByLabel('Limit', { exact: true }).fill('1/h burst 4');
     await page.getByRole('button', { name: 'What would change?' }).click();
     await page.getByRole('heading', { name: 'Newly refused' }).waitFor();
+    await page.getByText(/^This .* Of the last \d+ decisions? of this node,/).waitFor();
     await page.getByRole('cell', { name: /greedy/ }).waitFor();
   });
   assert.equal((await check('somebody')).limit, 50);

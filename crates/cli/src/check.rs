@@ -91,6 +91,7 @@ struct Said {
     speaker: Option<Speaker>,
     retry_after: Option<Micros>,
     delay: Micros,
+    failed_open: bool,
     /// Rules on trial that would have refused.
     on_trial: Vec<String>,
 }
@@ -99,7 +100,8 @@ struct Speaker {
     rule: String,
     key: String,
     limit: u64,
-    remaining: u64,
+    /// `None` where the rule failed open.
+    remaining: Option<u64>,
     /// What the request takes from it, where that is known.
     cost: Option<u64>,
 }
@@ -115,11 +117,12 @@ impl Said {
                 rule: rule(tier).label().to_owned(),
                 key: rule(tier).key(request).to_string(),
                 limit: tier.verdict.limit,
-                remaining: tier.verdict.remaining,
+                remaining: Some(tier.verdict.remaining),
                 cost: rule(tier).cost(request, cost).ok(),
             }),
             retry_after: answer.retry_after(),
             delay: answer.delay(),
+            failed_open: false, // a store in memory is always available
             on_trial: answer
                 .tiers()
                 .iter()
@@ -143,13 +146,16 @@ impl Said {
 
     fn reason(&self) -> String {
         match (self.outcome, &self.speaker) {
-            (Outcome::Allowed, None) => "no limit applies".to_owned(),
-            (Outcome::Allowed, Some(speaker)) => {
+            (Outcome::Allowed, None | Some(Speaker { remaining: None, .. })) if self.failed_open => {
+                "not counted: the store is unavailable and the rule fails open".to_owned()
+            }
+            (Outcome::Allowed, None | Some(Speaker { remaining: None, .. })) => "no limit applies".to_owned(),
+            (Outcome::Allowed, Some(Speaker { remaining: Some(remaining), limit, .. })) => {
                 let held = match self.delay {
                     Micros::ZERO => String::new(),
                     delay => format!("in {}, ", wait(delay)),
                 };
-                format!("{held}{} of {} left", grouped(speaker.remaining), grouped(speaker.limit))
+                format!("{held}{} of {} left", grouped(*remaining), grouped(*limit))
             }
             (Outcome::Refused, speaker) => match (self.retry_after, speaker) {
                 (None, Some(Speaker { limit, cost: Some(cost), .. })) => {
@@ -188,6 +194,7 @@ impl From<&Decided> for Said {
             }),
             retry_after: decided.retry_after_ms.map(millis),
             delay: millis(decided.delay_ms),
+            failed_open: decided.failed_open(),
             on_trial: would_refuse.map(|limit| limit.rule.clone()).collect(),
         }
     }

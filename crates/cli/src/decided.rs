@@ -27,7 +27,8 @@ pub(crate) struct Limit {
     pub(crate) key: String,
     pub(crate) allowed: bool,
     pub(crate) limit: u64,
-    pub(crate) remaining: u64,
+    /// `None` where the rule failed open: nothing was counted.
+    pub(crate) remaining: Option<u64>,
     pub(crate) retry_after_ms: Option<u64>,
     reset_after_ms: u64,
     mode: String,
@@ -74,12 +75,17 @@ impl Decided {
         }
     }
 
+    /// Whether it passed because the store was unavailable.
+    pub(crate) fn failed_open(&self) -> bool {
+        self.allowed && self.degraded.as_ref().is_some_and(|degraded| degraded.policy == "open")
+    }
+
     /// The rule whose numbers are the decision's.
     pub(crate) fn speaker(&self) -> Option<&Limit> {
         let said = |limit: &&Limit| match &self.violated_rule {
             Some(rule) => limit.rule == *rule,
             None => {
-                let numbers = (Some(limit.limit), Some(limit.remaining), limit.reset_after_ms);
+                let numbers = (Some(limit.limit), limit.remaining, limit.reset_after_ms);
                 numbers == (self.limit, self.remaining, self.reset_after_ms)
             }
         };

@@ -127,6 +127,9 @@ fn verdict(explained: &Explained) -> String {
     let by = rule.as_deref().unwrap_or("a rule");
     match decision.outcome() {
         Outcome::Allowed => match &rule {
+            None if decision.failed_open() => {
+                format!("{when} allowed and not counted: the store is unavailable and its rules fail open")
+            }
             None => format!("{when} allowed; no limit speaks"),
             Some(rule) => format!("{when} allowed; {rule} speaks, having the least left"),
         },
@@ -158,7 +161,10 @@ fn says(line: &decided::Line, explained: &Explained) -> String {
 
 fn numbers(limit: &decided::Limit) -> String {
     let trial = if limit.is_on_trial() { " (shadow)" } else { "" };
-    let left = format!("{} of {} left", grouped(limit.remaining), grouped(limit.limit));
+    let Some(remaining) = limit.remaining else {
+        return format!("not counted: the store is unavailable and the rule fails open{trial}");
+    };
+    let left = format!("{} of {} left", grouped(remaining), grouped(limit.limit));
     let says = match limit.retry_after_ms {
         _ if limit.allowed => left,
         Some(after) => format!("refuses for {}, {left}", wait(Micros::new(after.saturating_mul(1_000)))),

@@ -54,7 +54,8 @@ pub(crate) fn count(number: u64, one: &str) -> String {
 
 /// A part of a whole with one decimal: `12.5 %`.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
-    let permille = (u128::from(part) * 1_000).checked_div(u128::from(whole)).unwrap_or(0);
+    let (part, whole) = (u128::from(part), u128::from(whole));
+    let permille = (part * 1_000 + whole / 2).checked_div(whole).unwrap_or(0);
     format!("{}.{} %", permille / 10, permille % 10)
 }
 
@@ -114,6 +115,9 @@ mod tests {
         assert_eq!(count(1, "rule"), "1 rule");
         assert_eq!(percent(1, 8), "12.5 %");
         assert_eq!(percent(1, 0), "0.0 %");
+        assert_eq!((percent(294, 383), percent(89, 383)), ("76.8 %".to_owned(), "23.2 %".to_owned()));
+        assert_eq!((percent(1, 2_000), percent(1, 2_001)), ("0.1 %".to_owned(), "0.0 %".to_owned()));
+        assert_eq!(percent(u64::MAX, u64::MAX), "100.0 %");
     }
 
     #[test]

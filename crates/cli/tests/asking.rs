@@ -210,3 +210,21 @@ async fn a_server_behind_tls_answers_whoever_trusts_it_and_shows_what_it_asks_fo
     let plain = tollgate(&["check", "--server", &served.url.replace("https", "http")]);
     assert_eq!((plain.status.code(), text(&plain.stdout)), (Some(2), String::new()), "{plain:?}");
 }
+
+#[tokio::test]
+async fn a_request_that_passes_without_its_store_is_not_said_to_be_counted() {
+    let store = ["--store", "redis://127.0.0.1:1"];
+    let served = Served::start_in(Scratch::new("asking-open"), "http", &store).await;
+    let there = |words: &[&str]| text(&tollgate(&[words, &["--server", &served.url]].concat()).stdout);
+    let checked = there(&["check", "--user-id", "42"]);
+    let told = "not counted: the store is unavailable and the rule fails open";
+    assert!(checked.starts_with(&format!("allowed  {told}")), "{checked}");
+    let explained = there(&["explain", "--user-id", "42"]);
+    assert!(explained.contains("would be allowed and not counted: the store is unavailable"), "{explained}");
+    assert!(explained.contains(told) && !explained.contains(" left"), "{explained}");
+    let frame = there(&["top", "--once"]);
+    assert!(frame.lines().next().unwrap().ends_with("; this node only"), "{frame}");
+    let diff = tollgate(&["rules", "diff", &served.url, &served.url]);
+    let note = text(&diff.stderr);
+    assert!(diff.status.code() == Some(0) && note.contains("the rules of its own node"), "{note}");
+}

@@ -328,6 +328,19 @@ fn a_file_is_made_by_import_and_add() {
 }
 
 #[test]
+fn diff_exits_with_0_and_with_1_for_a_difference_where_that_was_asked_for() {
+    let scratch = Scratch::new("cli-diff-code");
+    let other = scratch.path().join("other.yaml").to_str().unwrap().to_owned();
+    fs::write(&other, "rules: [{ name: x, key: global, limit: 1/s }]").unwrap();
+    let code = |args: &[&str]| rules(&[&["diff"], args].concat()).status.code();
+    assert_eq!(code(&[&every_field(), &other]), Some(0), "different");
+    assert_eq!(code(&[&every_field(), &other, "--exit-code"]), Some(1), "different");
+    assert_eq!(code(&[&every_field(), &other, "--exit-code", "--json"]), Some(1), "different");
+    assert_eq!(code(&[&other, &other, "--exit-code"]), Some(0), "the same");
+    assert_eq!(code(&[&other, "nowhere.yaml", "--exit-code"]), Some(2), "an error");
+}
+
+#[test]
 fn places_are_told_apart_and_passwords_never_shown() {
     assert!(
         bad(&["add", "--key", "global", "--limit", "1/s"])

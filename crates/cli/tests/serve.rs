@@ -411,6 +411,22 @@ fn rules_are_nobody_elses_business() {
 }
 
 #[test]
+fn a_rules_file_that_is_refused_is_an_error_of_the_list_until_it_is_corrected() {
+    let scratch = Scratch::new("refused-file");
+    let file = scratch.0.join("rules.yaml");
+    let rule = "rules: [{ name: one, key: global, limit: 1/min }]";
+    fs::write(&file, rule).unwrap();
+    let served = Served::start(&["--rules", file.to_str().unwrap()]);
+    assert_eq!(served.json("GET", "/v1/rules", "")["error"], Value::Null);
+    fs::write(&file, "rules: [{ name: one, key: global, limt: 1/min }]").unwrap();
+    let list = served.json_until("/v1/rules", |list| !list["error"].is_null());
+    assert!(list["error"].as_str().unwrap().contains("limt"), "{list}");
+    assert_eq!(list["rules"][0]["label"], "one", "the last good rules stay in effect");
+    fs::write(&file, format!("{rule}\n")).unwrap();
+    served.json_until("/v1/rules", |list| list["error"].is_null());
+}
+
+#[test]
 fn rules_of_a_file_are_listed_and_changed_in_the_file_only() {
     let scratch = Scratch::new("readonly");
     let file = scratch.0.join("rules.yaml");

@@ -50,6 +50,37 @@ async fn metrics_are_those_of_the_reference_and_no_others() {
 }
 
 #[test]
+fn metrics_are_in_the_prometheus_text_format_where_text_plain_is_preferred() {
+    let served = Served::start(&[]);
+    assert_eq!(status(&served.post("/v1/check", ONE)), 200);
+    let told = |accept: &str| served.send("GET", "/metrics", &format!("accept: {accept}\r\n"), "");
+    let plain = told("text/plain");
+    assert!(plain.to_lowercase().contains("\r\ncontent-type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+    let plain = body(&plain);
+    assert!(plain.contains("\n# TYPE tollgate_requests_total counter\n"), "{plain}");
+    assert!(!plain.contains("# EOF"), "{plain}");
+    let prometheus =
+        "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+    for accept in [prometheus, "*/*"] {
+        let open = told(accept);
+        assert!(
+            open.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n")
+        );
+        assert!(body(&open).ends_with("# EOF\n"), "{open}");
+    }
+    // histogram_quantile is NaN for a histogram without this bucket.
+    for histogram in plain.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" histogram"))
+    {
+        assert!(plain.contains(&format!("\n{histogram}_bucket{{le=\"+Inf\"}} ")), "{histogram}: {plain}");
+    }
+    let series = |text: &str| -> BTreeSet<String> {
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        samples.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
+    };
+    assert_eq!(series(&plain), series(&body(&told("*/*"))), "the same series in both formats");
+}
+
+#[test]
 fn a_hundred_thousand_users_add_no_series() {
     let served = Served::start(&[]);
     let series = || body(&served.get("/metrics")).lines().filter(|line| !line.starts_with('#')).count();
@@ -225,6 +256,28 @@ fn mentioned(text: &str) -> BTreeSet<String> {
         of_histogram.unwrap_or(word).to_owned()
     };
     words.filter(known).map(base).collect()
+}
+
+/// A runbook that tells causes apart by a label is of use only if the alert keeps that label.
+#[test]
+fn alerts_keep_the_labels_that_their_runbooks_need() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let alerts = fs::read_to_string(root.join("deploy/prometheus/alerts.yaml")).unwrap();
+    let runbooks = fs::read_to_string(root.join("docs/operating/alerts.md")).unwrap();
+    let mut needed = 0;
+    for runbook in runbooks.split("\n## ").skip(1) {
+        let name = runbook.lines().next().unwrap();
+        let alert = alerts.split("- alert: ").find(|alert| alert.starts_with(name)).unwrap();
+        for rest in runbook.split("label `").skip(1) {
+            let label = &rest[..rest.find('`').unwrap()];
+            let kept =
+                alert.split_once(" by (").is_none_or(|(_, by)| by[..by.find(')').unwrap()].contains(label));
+            assert!(kept, "{name} drops {label}");
+            assert!(alert.contains(&format!("$labels.{label}")), "{name} does not show {label}");
+            needed += 1;
+        }
+    }
+    assert_eq!(needed, 2, "failing open and failing closed");
 }
 
 #[test]

@@ -10,13 +10,21 @@ use tollgate::core::Draft;
 
 use super::book::Entry;
 use super::fields::{Changed, changes, in_a_line};
-use super::place::{Access, open};
+use super::place::{Access, is_server, open};
 use super::yaml::braces;
 use crate::client::ReachArgs;
 use crate::terminal::{Terminal, Tone};
 use crate::words::count;
 
+/// What `diff --exit-code` exits with when there is a difference.
+const DIFFERENT: u8 = 1;
+const ONE_NODE: &str =
+    "note: a server answers with the rules of its own node; other nodes of a fleet may have others";
+
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exits with 0, different or not, and with 2 on errors; --exit-code makes a difference 1."
+)]
 pub(super) struct Args {
     /// A file (`-` is standard input), sqlite://path, postgres://user@host/name or http://127.0.0.1:8080
     before: String,
@@ -24,6 +32,9 @@ pub(super) struct Args {
     after: String,
     #[command(flatten)]
     reach: ReachArgs,
+    /// Exit with 1 if there is a difference
+    #[arg(long, env = "TOLLGATE_EXIT_CODE", value_parser = FalseyValueParser::new())]
+    exit_code: bool,
     /// Print one JSON object
     #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]
     json: bool,
@@ -32,8 +43,12 @@ pub(super) struct Args {
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let before = open(&args.before, Access::Read, &args.reach).await?.list().await?;
     let after = open(&args.after, Access::Read, &args.reach).await?.list().await?;
-    Diff::of(&before, &after).print(args.json, terminal)?;
-    Ok(ExitCode::SUCCESS)
+    let diff = Diff::of(&before, &after);
+    diff.print(args.json, terminal)?;
+    if [&args.before, &args.after].into_iter().any(|place| is_server(place)) {
+        terminal.remark(ONE_NODE);
+    }
+    Ok(if args.exit_code && !diff.is_empty() { ExitCode::from(DIFFERENT) } else { ExitCode::SUCCESS })
 }
 
 /// What is different between two sets; rules are the same by their label.

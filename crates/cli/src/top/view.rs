@@ -48,7 +48,11 @@ impl<'a> View<'a> {
         let Stats { version, uptime_s, .. } = self.stats;
         Line::from(vec![
             Span::styled("tollgate ", Modifier::BOLD),
-            Span::raw(format!("{version} at {}, up {}", self.watched.server, seconds(*uptime_s))),
+            Span::raw(format!(
+                "{version} at {}, up {}; this node only",
+                self.watched.server,
+                seconds(*uptime_s)
+            )),
         ])
     }
 

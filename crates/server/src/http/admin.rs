@@ -76,13 +76,14 @@ pub(super) async fn guard(State(access): State<Access>, request: Request, next: 
             }
         };
     };
+    // A token of the other file is known, so it does not count as a wrong one.
+    if is_only_in(access.check.as_ref(), tokens, request.headers()) {
+        return wrong_role("this token may only ask for decisions; use one of --admin-token-file here");
+    }
     let needed = role_for(request.method(), request.uri().path());
     match tokens.look(request.headers(), peer(&request)).await {
         Shown::Known(role) if role >= needed => next.run(request).await,
-        Shown::Known(_) => {
-            let detail = "this token may only look; a change takes one that may write";
-            Problem::new(StatusCode::FORBIDDEN, "not with this token", detail).into_response()
-        }
+        Shown::Known(_) => wrong_role("this token may only look; a change takes one that may write"),
         shown => unknown(shown),
     }
 }
@@ -94,10 +95,25 @@ pub(super) async fn guard_check(State(access): State<Access>, request: Request, 
     if access.admin.as_ref().is_some_and(|admin| admin.knows(request.headers(), Role::Write)) {
         return next.run(request).await;
     }
+    if is_only_in(access.admin.as_ref(), tokens, request.headers()) {
+        let detail =
+            "this token may only look; a decision takes one of --check-token-file, or one that may write";
+        return wrong_role(detail);
+    }
     match tokens.look(request.headers(), peer(&request)).await {
         Shown::Known(_) => next.run(request).await,
         shown => unknown(shown),
     }
+}
+
+/// Whether the token that is shown is one of the other tokens and none of these.
+fn is_only_in(others: Option<&Tokens>, these: &Tokens, headers: &HeaderMap) -> bool {
+    others.is_some_and(|others| others.knows(headers, Role::Read)) && !these.knows(headers, Role::Read)
+}
+
+/// To a caller whose token is known and not enough.
+fn wrong_role(detail: &str) -> Response {
+    Problem::new(StatusCode::FORBIDDEN, "not with this token", detail).into_response()
 }
 
 fn peer(request: &Request) -> Option<IpAddr> {

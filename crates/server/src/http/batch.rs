@@ -45,7 +45,7 @@ pub(super) enum BatchResult<'a> {
 }
 
 /// Decide many requests, each on its own.
-#[utoipa::path(post, path = "/v1/check/batch", tag = "decisions", request_body = BatchBody,
+#[utoipa::path(post, operation_id = "check_batch", path = "/v1/check/batch", tag = "decisions", request_body = BatchBody,
     responses((status = 200, description = "what became of each, in order", body = BatchResults), Problems))]
 pub(super) async fn batch(
     State(app): State<App>,

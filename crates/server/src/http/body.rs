@@ -3,8 +3,9 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
+use tollgate::core::rule::FailurePolicy;
 use tollgate::core::{Degraded, Key, Tier};
-use tollgate::{Answer, Descriptor, Micros, Outcome};
+use tollgate::{Answer, Descriptor, Micros, Outcome, Verdict};
 use utoipa::ToSchema;
 
 use crate::record::{Recorded, RecordedTier};
@@ -62,7 +63,9 @@ struct LimitBody<'a> {
     plan: Option<&'a str>,
     allowed: bool,
     limit: u64,
-    remaining: u64,
+    /// Null where the store was unavailable and the rule failed open: nothing was counted.
+    #[schema(required)]
+    remaining: Option<u64>,
     #[schema(required)]
     retry_after_ms: Option<u64>,
     reset_after_ms: u64,
@@ -101,7 +104,7 @@ impl<'a> DecisionBody<'a> {
         DecisionBody {
             allowed: answer.allowed(),
             limit: answer.limit(),
-            remaining: answer.remaining(),
+            remaining: answer.speaker().and_then(|tier| counted(&tier.verdict, tier.instead)),
             retry_after_ms: answer.retry_after().map(Micros::ceil_millis),
             reset_after_ms: answer.reset_after().ceil_millis(),
             delay_ms: answer.delay().ceil_millis(),
@@ -122,7 +125,7 @@ impl<'a> DecisionBody<'a> {
         DecisionBody {
             allowed: recorded.outcome == Outcome::Allowed,
             limit: verdict.map(|verdict| verdict.limit),
-            remaining: verdict.map(|verdict| verdict.remaining),
+            remaining: speaker.and_then(|tier| counted(&tier.verdict, tier.instead)),
             retry_after_ms: wait.map(Micros::ceil_millis),
             reset_after_ms: verdict.map_or(0, |verdict| verdict.reset_after.ceil_millis()),
             delay_ms: recorded.delay.ceil_millis(),
@@ -143,6 +146,11 @@ impl<'a> DecisionBody<'a> {
     }
 }
 
+/// What is left in a bucket, where that was counted. A rule that failed open knows no number.
+pub(super) fn counted(verdict: &Verdict, instead: Option<FailurePolicy>) -> Option<u64> {
+    (instead != Some(FailurePolicy::Open)).then_some(verdict.remaining)
+}
+
 impl From<Degraded> for DegradedBody {
     fn from(Degraded { reason, policy }: Degraded) -> Self {
         DegradedBody { reason, policy: policy.as_str() }
@@ -159,7 +167,7 @@ impl<'a> LimitBody<'a> {
             plan: rule.plan(),
             allowed: verdict.allowed,
             limit: verdict.limit,
-            remaining: verdict.remaining,
+            remaining: counted(verdict, tier.instead),
             retry_after_ms: verdict.retry_after.map(Micros::ceil_millis),
             reset_after_ms: verdict.reset_after.ceil_millis(),
             mode: tier.enforcement.as_str(),
@@ -175,7 +183,7 @@ impl<'a> LimitBody<'a> {
             plan: tier.plan.as_deref(),
             allowed: verdict.allowed,
             limit: verdict.limit,
-            remaining: verdict.remaining,
+            remaining: counted(verdict, tier.instead),
             retry_after_ms: verdict.retry_after.map(Micros::ceil_millis),
             reset_after_ms: verdict.reset_after.ceil_millis(),
             mode: tier.enforcement.as_str(),

@@ -12,7 +12,7 @@ use tollgate::{Limiter, Micros, Outcome, RuleSet, Store, Timestamp};
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
-use super::body::{DecisionBody, DegradedBody};
+use super::body::{DecisionBody, DegradedBody, counted};
 use super::problem::Problem;
 use super::query::Query;
 use crate::explain::{Level, Line, beside};
@@ -95,7 +95,7 @@ pub(super) struct DecisionDetail<'a> {
 }
 
 /// List what was decided a moment ago.
-#[utoipa::path(get, path = "/v1/decisions", tag = "operating", params(DecisionsQuery),
+#[utoipa::path(get, operation_id = "list_decisions", path = "/v1/decisions", tag = "operating", params(DecisionsQuery),
     responses((status = 200, description = "newest first", body = DecisionList),
         (status = 400, description = "a parameter that does not fit", body = super::problem::ProblemBody,
             content_type = "application/problem+json")))]
@@ -125,7 +125,7 @@ pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<Decisi
 }
 
 /// Look at one decision: what was answered, and what every rule had to do with it.
-#[utoipa::path(get, path = "/v1/decisions/{id}", tag = "operating",
+#[utoipa::path(get, operation_id = "get_decision", path = "/v1/decisions/{id}", tag = "operating",
     params(("id" = String, Path, description = "the `decision_id` of an answer")),
     responses((status = 200, description = "the decision", body = DecisionDetail),
         (status = 404, description = "no such decision, or no longer", body = super::problem::ProblemBody,
@@ -173,7 +173,7 @@ impl From<Recorded> for DecisionLine {
             key: speaker.map(|speaker| speaker.key.clone()),
             cost: recorded.cost,
             attributes: attributes(&recorded),
-            remaining: verdict.map(|verdict| verdict.remaining),
+            remaining: speaker.and_then(|speaker| counted(&speaker.verdict, speaker.instead)),
             retry_after_ms: wait.map(Micros::ceil_millis),
             degraded: recorded.degraded.map(DegradedBody::from),
             cut: recorded.cut,

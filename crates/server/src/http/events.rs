@@ -16,6 +16,7 @@ use tollgate::Micros;
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
+use super::body::counted;
 use super::decisions::millis;
 use super::problem::{Problem, ProblemBody};
 use super::query::Query;
@@ -259,7 +260,7 @@ impl<'a> DecisionEvent<'a> {
             outcome: recorded.outcome.as_str(),
             rule: speaker.map(|speaker| speaker.rule.as_str()),
             key: speaker.map(|speaker| speaker.key.as_str()),
-            remaining: speaker.map(|speaker| speaker.verdict.remaining),
+            remaining: speaker.and_then(|speaker| counted(&speaker.verdict, speaker.instead)),
             retry_after_ms: wait.map(Micros::ceil_millis),
         }
     }

@@ -4,15 +4,15 @@ use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
 use super::problem::Problem;
-use crate::telemetry::metrics;
+use crate::telemetry::metrics::{self, TextFormat};
 
 /// Say that the process is up.
 #[utoipa::path(get, path = "/livez", tag = "operating",
@@ -57,18 +57,22 @@ pub(super) async fn readyz(State(app): State<App>) -> Response {
     (status, Json(Readiness { ready: !stopping, store, rules, stopping })).into_response()
 }
 
-/// Tell the metrics, as OpenMetrics text.
+/// Read the metrics: OpenMetrics text, or the Prometheus text format where `Accept` prefers `text/plain`.
 #[utoipa::path(get, path = "/metrics", tag = "operating",
     responses(
-        (status = 200, description = "all of them", body = String, content_type = "application/openmetrics-text"),
+        (status = 200, description = "all of them", content(
+            (String = "application/openmetrics-text"),
+            (String = "text/plain"),
+        )),
     ))]
-pub(super) async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
-    let text = metrics::text(&app).map_err(|_| {
+pub(super) async fn metrics(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
+    let format = TextFormat::accepted(&headers);
+    let text = metrics::text(&app, format).map_err(|_| {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "the metrics cannot be told",
             "a name is not valid text",
         )
     })?;
-    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+    Ok(([(CONTENT_TYPE, format.content_type())], text).into_response())
 }

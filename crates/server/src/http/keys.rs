@@ -61,7 +61,7 @@ pub(super) struct BucketBody {
 }
 
 /// Look at the buckets of a key.
-#[utoipa::path(get, path = "/v1/keys/{key}", tag = "operating",
+#[utoipa::path(get, operation_id = "get_key", path = "/v1/keys/{key}", tag = "operating",
     params(("key" = String, Path, description = "a key as answers show it, percent-encoded"), KeyQuery),
     responses((status = 200, description = "its buckets", body = KeyBody),
         (status = 400, description = "a parameter that does not fit", body = ProblemBody,
@@ -79,7 +79,7 @@ pub(super) async fn get(
 }
 
 /// Forget the buckets of a key.
-#[utoipa::path(delete, path = "/v1/keys/{key}", tag = "operating",
+#[utoipa::path(delete, operation_id = "reset_key", path = "/v1/keys/{key}", tag = "operating",
     params(("key" = String, Path, description = "a key as answers show it, percent-encoded"), KeyQuery),
     responses((status = 200, description = "its buckets, as good as new", body = KeyBody),
         (status = 400, description = "a parameter that does not fit", body = ProblemBody,

@@ -271,7 +271,7 @@ fn decisions(access: Access) -> OpenApiRouter<App> {
         Some(_) => routes.route_layer(from_fn_with_state(access, admin::guard_check)),
     };
     // The token that a proxy passes on is its client's, for the application; the proxy is known by its address.
-    guarded.routes(routes!(authz::authz))
+    guarded.merge(openapi::with_methods_in_ids(OpenApiRouter::new().routes(routes!(authz::authz))))
 }
 
 /// What changes or reveals state.

@@ -67,9 +67,15 @@ impl Guard {
                 "no token that is known; or none is asked for, and it does not come from this machine"
             }
         };
-        let changes = self == Guard::Admin && role_for(method, path) == Role::Write;
-        let reader = changes.then_some(("403", "the token may only look"));
-        [("401", stranger), ("429", "too many wrong tokens came from this address")].into_iter().chain(reader)
+        let wrong_role = match self {
+            Guard::Check => "the token is known, and not for decisions",
+            Guard::Admin if role_for(method, path) == Role::Write => {
+                "the token is known, and may not change anything"
+            }
+            Guard::Admin => "the token is known, and for decisions only",
+        };
+        let too_many = "too many wrong tokens came from this address";
+        [("401", stranger), ("403", wrong_role), ("429", too_many)].into_iter()
     }
 }
 
@@ -87,6 +93,20 @@ pub(super) fn guarded(mut routes: OpenApiRouter<App>, guard: Guard) -> OpenApiRo
     routes
 }
 
+/// Gives each method of a handler that serves several an operation id of its own: `authz_get`, `authz_head`, ….
+///
+/// Generated clients have one function per id, so operations that share one are lost without a message.
+pub(super) fn with_methods_in_ids(mut routes: OpenApiRouter<App>) -> OpenApiRouter<App> {
+    for item in routes.get_openapi_mut().paths.paths.values_mut() {
+        for (method, operation) in operations(item) {
+            if let Some(id) = &mut operation.operation_id {
+                *id = format!("{id}_{}", method.as_str().to_lowercase());
+            }
+        }
+    }
+    routes
+}
+
 fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
     let all = [
         (Method::GET, &mut item.get),
@@ -94,6 +114,8 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operati
         (Method::PUT, &mut item.put),
         (Method::PATCH, &mut item.patch),
         (Method::DELETE, &mut item.delete),
+        (Method::HEAD, &mut item.head),
+        (Method::OPTIONS, &mut item.options),
     ];
     all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }

@@ -19,6 +19,7 @@ const MOST: usize = 50;
 #[schema(as = Stats)]
 pub(super) struct StatsBody {
     version: &'static str,
+    view: View,
     started_at: String,
     uptime_s: u64,
     now_ms: i64,
@@ -35,6 +36,14 @@ pub(super) struct StatsBody {
     violations: Option<ViolationsBody>,
     /// Decisions made without the store.
     degraded: Vec<DegradedCountBody>,
+}
+
+/// Whose numbers these are.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum View {
+    /// Those of the node that answers, since it started. Other nodes of a fleet count their own.
+    Node,
 }
 
 /// Decisions since the start; the last two are among the others.
@@ -156,6 +165,7 @@ pub(super) async fn stats(State(app): State<App>) -> Json<StatsBody> {
     let counted = app.limiter.degraded_decisions().into_iter().filter(|count| count.decisions > 0);
     Json(StatsBody {
         version: env!("CARGO_PKG_VERSION"),
+        view: View::Node,
         started_at: instant_text(app.started_at),
         uptime_s: second_of(now).saturating_sub(second_of(app.started_at)),
         now_ms: millis(now),

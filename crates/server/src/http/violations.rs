@@ -49,7 +49,7 @@ struct ViolationBody {
 }
 
 /// List refusals on record, the newest first.
-#[utoipa::path(get, path = "/v1/violations", tag = "operating",
+#[utoipa::path(get, operation_id = "list_violations", path = "/v1/violations", tag = "operating",
     params(
         ("user_id" = Option<String>, Query, description = "whose"),
         ("ip" = Option<String>, Query, description = "from where"),

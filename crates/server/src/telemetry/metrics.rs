@@ -13,23 +13,26 @@ use prometheus_client::registry::Registry;
 use tollgate::core::rule::{Consistency, Rule};
 use tollgate::{AnyStore, CLASSES_US, HistogramCounts, LeaseStats, RedisStore};
 
+use super::format;
+pub(crate) use super::format::TextFormat;
 use super::process::Process;
 use crate::http::App;
 use crate::record::RuleCount;
 
-/// What the text is.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Rules with series of their own; the others share one, of this name.
 const MOST_RULES: usize = 1_000;
 const OTHER: &str = "other";
 
 /// All metrics as text.
-pub(crate) fn text(app: &App) -> Result<String, fmt::Error> {
+pub(crate) fn text(app: &App, format: TextFormat) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(All(app.clone())));
     let mut text = String::new();
     encode(&mut text, &registry)?;
-    Ok(text)
+    Ok(match format {
+        TextFormat::OpenMetrics => text,
+        TextFormat::Prometheus => format::prometheus(&text),
+    })
 }
 
 #[derive(Debug)]
@@ -309,7 +312,7 @@ impl Out<'_> {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         let ends = CLASSES_US.iter().map(|end| Some(*end)).chain([None]);
         #[expect(clippy::cast_precision_loss, reason = "classes are small, and sums are told as floats")]
-        let seconds = |micros: Option<u64>| micros.map_or(f64::MAX, |micros| micros as f64 / 1e6);
+        let seconds = |micros: Option<u64>| micros.map_or(f64::INFINITY, |micros| micros as f64 / 1e6);
         let classes: Vec<(f64, u64)> = ends.map(seconds).zip(times.counts).collect();
         #[expect(clippy::cast_precision_loss, reason = "the same")]
         let sum = times.sum_ns as f64 / 1e9;

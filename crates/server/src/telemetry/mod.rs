@@ -1,5 +1,6 @@
 //! What operators see of requests: a span and a line for each that is looked at, and the numbers of all of them.
 
+mod format;
 pub(crate) mod metrics;
 mod process;
 

@@ -88,7 +88,7 @@ function explained(found) {
         found.at && ['At', stamp(found.at)],
         ['Asked', h('code', {}, asked)], ['Cost', number(cost)],
         ['Speaks', speaker ? speaker.rule : 'no rule'],
-        decision.limit !== null && ['Left', `${number(decision.remaining)} of ${number(decision.limit)}`],
+        decision.remaining !== null && ['Left', `${number(decision.remaining)} of ${number(decision.limit)}`],
         !decision.allowed && ['Would pass in', wait(decision.retry_after_ms)],
         decision.delay_ms > 0 && ['Waits', wait(decision.delay_ms)],
         decision.degraded && ['Degraded', `${decision.degraded.policy}: ${decision.degraded.reason}`],

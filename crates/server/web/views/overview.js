@@ -59,7 +59,7 @@ export function overview({ signal }) {
     pageHead('Overview'),
     trouble,
     tiles,
-    panel('Decisions a second', { beside: h('span', { class: 'note' }, 'up to the last 15 minutes') }, chart.node),
+    panel('Decisions a second', { beside: h('span', { class: 'note' }, 'this node only, up to the last 15 minutes') }, chart.node),
     h('div', { class: 'columns three' },
       panel('Most refused keys', {}, keys), panel('Rules', {}, rules), panel('Health', {}, health)),
     panel('Refusals as they happen', {}, recent),

@@ -127,7 +127,7 @@ function difference({ added, changed, removed, recent }) {
   const listing = (title, rows) => rows.length > 0 && h('div', {}, h('h3', { class: 'pad' }, title),
     table(title, [{ name: 'Who', grow: true }, { name: 'Rule' }, { name: 'Requests', number: true }],
       rows.map((row) => [who(row), row.rule, number(row.count)])));
-  const before = recent && `Of the last ${plural(recent.requests, 'decision')}, ${number(recent.refused_before)} were refused by the rules as they are; ${number(recent.refused_after)} would be.`;
+  const before = recent && `Of the last ${plural(recent.requests, 'decision')} of this node, ${number(recent.refused_before)} were refused by the rules as they are; ${number(recent.refused_after)} would be.`;
   return h('div', { class: 'preview' }, h('p', { class: 'pad' }, h('strong', {}, `This ${summary}. `), before),
     recent && listing('Newly refused', recent.newly_refused), recent && listing('Newly admitted', recent.newly_allowed));
 }

@@ -27,7 +27,7 @@ fn watched() -> Watched {
 fn a_frame_tells_traffic_times_state_and_who_is_refused() {
     let text = View::of(&watched()).text();
     for told in [
-        "tollgate 0.1.0 at http://127.0.0.1:8080, up 2 min 5 s",
+        "tollgate 0.1.0 at http://127.0.0.1:8080, up 2 min 5 s; this node only",
         "nothing is wrong",
         "allowed/s: 10 (most 10)",
         "turned away/s: 7 (most 7)",

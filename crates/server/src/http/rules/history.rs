@@ -56,7 +56,7 @@ pub(crate) struct UndoneBody {
 }
 
 /// List changes of rules, the newest first.
-#[utoipa::path(get, path = "/v1/rules/history", tag = "rules",
+#[utoipa::path(get, operation_id = "list_rule_changes", path = "/v1/rules/history", tag = "rules",
     params(
         ("rule_id" = Option<i64>, Query, minimum = 1, description = "one rule's"),
         ("limit" = Option<i64>, Query, minimum = 1, maximum = 1000, description = "how many at most; 100 without it"),
@@ -87,7 +87,7 @@ pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<His
 }
 
 /// Take a change back, if it is the last of its rule.
-#[utoipa::path(post, path = "/v1/rules/history/{id}/undo", tag = "rules",
+#[utoipa::path(post, operation_id = "undo_rule_change", path = "/v1/rules/history/{id}/undo", tag = "rules",
     params(("id" = i64, Path, description = "the number of a change"),
         ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
     responses(

@@ -136,7 +136,7 @@ impl RulesHome {
 }
 
 /// List the rules.
-#[utoipa::path(get, path = "/v1/rules", tag = "rules",
+#[utoipa::path(get, operation_id = "list_rules", path = "/v1/rules", tag = "rules",
     responses(
         (status = 200, description = "every rule, also those that are off", body = ListBody),
         (status = 503, description = "the database gave no answer", body = ProblemBody,
@@ -158,7 +158,10 @@ pub(super) async fn list(State(app): State<App>) -> Result<Response, Problem> {
             let report = status.report();
             (body.version, body.error, body.writable) = (report.version.parse().ok(), report.error, true);
         }
-        _ => body.rules = app.limiter.rules().rules().iter().map(Entry::of_rule).collect(),
+        RulesHome::File(_) | RulesHome::Fixed(_) => {
+            body.rules = app.limiter.rules().rules().iter().map(Entry::of_rule).collect();
+            body.error = app.report().and_then(|report| report.error);
+        }
     }
     Ok(Json(body).into_response())
 }
@@ -171,7 +174,7 @@ async fn entries(app: &App, book: &RuleBook, rows: &Arc<Vec<RuleRow>>) -> Result
 }
 
 /// Add a rule, which is in effect when this is answered.
-#[utoipa::path(post, path = "/v1/rules", tag = "rules",
+#[utoipa::path(post, operation_id = "add_rule", path = "/v1/rules", tag = "rules",
     params(("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
     request_body = RuleBody,
     responses(
@@ -201,7 +204,7 @@ pub(super) async fn add(
 }
 
 /// Look at a rule.
-#[utoipa::path(get, path = "/v1/rules/{id}", tag = "rules",
+#[utoipa::path(get, operation_id = "get_rule", path = "/v1/rules/{id}", tag = "rules",
     params(("id" = i64, Path, description = "the number of a rule")),
     responses(
         (status = 200, description = "the rule", body = Entry),
@@ -219,7 +222,7 @@ pub(super) async fn get(
 }
 
 /// Replace a rule.
-#[utoipa::path(put, path = "/v1/rules/{id}", tag = "rules",
+#[utoipa::path(put, operation_id = "replace_rule", path = "/v1/rules/{id}", tag = "rules",
     params(("id" = i64, Path, description = "the number of a rule"),
         ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
         ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
@@ -253,7 +256,7 @@ pub(super) async fn put(
 }
 
 /// Change fields of a rule (a JSON merge patch).
-#[utoipa::path(patch, path = "/v1/rules/{id}", tag = "rules",
+#[utoipa::path(patch, operation_id = "patch_rule", path = "/v1/rules/{id}", tag = "rules",
     params(("id" = i64, Path, description = "the number of a rule"),
         ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
         ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
@@ -287,7 +290,7 @@ pub(super) async fn patch(
 }
 
 /// Remove a rule.
-#[utoipa::path(delete, path = "/v1/rules/{id}", tag = "rules",
+#[utoipa::path(delete, operation_id = "remove_rule", path = "/v1/rules/{id}", tag = "rules",
     params(("id" = i64, Path, description = "the number of a rule"),
         ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
         ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),

@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use super::super::App;
 use super::super::ask::Sent;
 use super::super::problem::{Problem, ProblemBody, Problems};
+use super::super::stats::View;
 use super::{RuleBody, read};
 use crate::record::Recorded;
 
@@ -47,9 +48,11 @@ pub(crate) struct PreviewBody {
 }
 
 /// What both sets say to the requests of a moment ago, each from empty buckets.
-#[derive(Debug, Default, Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PreviewRecent)]
 pub(crate) struct RecentBody {
+    /// Only requests that this node decided are replayed.
+    view: View,
     requests: u64,
     /// Allowed by the present rules and refused by the others, the most frequent first.
     newly_refused: Vec<Turned>,
@@ -71,7 +74,7 @@ struct Turned {
 }
 
 /// See what another set of rules would change, without changing anything.
-#[utoipa::path(post, path = "/v1/rules/preview", tag = "rules", request_body = PreviewRequest,
+#[utoipa::path(post, operation_id = "preview_rules", path = "/v1/rules/preview", tag = "rules", request_body = PreviewRequest,
     responses(
         (status = 200, description = "the difference to the rules in effect", body = PreviewBody),
         (status = 422, description = "rules that make no set", body = ProblemBody,
@@ -128,7 +131,14 @@ impl RecentBody {
     /// Replays decisions, oldest first. Those without rules, or that were not kept whole, are passed over.
     fn of(decisions: &[Recorded], now: &Snapshot, next: RuleSet) -> Self {
         let (now, next) = (Replay::new(now.to_arc()), Replay::new(next));
-        let mut recent = RecentBody::default();
+        let mut recent = RecentBody {
+            view: View::Node,
+            requests: 0,
+            newly_refused: Vec::new(),
+            newly_allowed: Vec::new(),
+            refused_before: 0,
+            refused_after: 0,
+        };
         let (mut refused, mut allowed) = (Turns::new(), Turns::new());
         for decision in decisions.iter().filter(|decision| !decision.cut && !decision.is_ad_hoc()) {
             let request = decision.request();

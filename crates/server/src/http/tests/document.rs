@@ -65,15 +65,24 @@ async fn every_route_of_the_document_is_served_and_the_document_itself_is_one() 
     assert!(routes >= 25, "{routes}");
 }
 
+const READ: &str = "read-0123456789abcdef";
+const CHECK: &str = "check-0123456789abcdef";
+
+/// One token that may look, and one that may ask for decisions.
+fn access(test: &str) -> Access {
+    let tokens = |role: &str, line: String| {
+        let path = std::env::temp_dir().join(format!("tollgate-{test}-{role}-{}", std::process::id()));
+        std::fs::write(&path, line).unwrap();
+        let tokens = Tokens::of(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        Some(tokens)
+    };
+    Access { admin: tokens("admin", format!("read:{READ}\n")), check: tokens("check", format!("{CHECK}\n")) }
+}
+
 #[tokio::test]
 async fn whatever_a_guard_answers_is_in_the_document() {
-    const READ: &str = "read-0123456789abcdef";
-    let path = std::env::temp_dir().join(format!("tollgate-document-tokens-{}", std::process::id()));
-    std::fs::write(&path, format!("read:{READ}\n")).unwrap();
-    let tokens = || Some(Tokens::of(&path).unwrap());
-    let app = app_with(RULES).with_access(Access { admin: tokens(), check: tokens() });
-    std::fs::remove_file(&path).unwrap();
-    let router = router(app);
+    let router = router(app_with(RULES).with_access(access("document")));
     let mut seen = std::collections::BTreeSet::new();
     for (path, operations) in DOCUMENT["paths"].as_object().unwrap() {
         // The answer to HEAD has no body to hold against anything.
@@ -81,8 +90,8 @@ async fn whatever_a_guard_answers_is_in_the_document() {
             operations.as_object().unwrap().iter().filter(|(method, _)| *method != "head")
         {
             let line = format!("{} {}", method.to_uppercase(), path.replace(['{', '}'], ""));
-            // With no token, with one that may only look, and with wrong ones until there were too many.
-            for token in [None, Some(READ), Some("wrong"), Some("wrong")] {
+            // With no token, with each role, and with wrong ones until there were too many.
+            for token in [None, Some(READ), Some(CHECK), Some("wrong"), Some("wrong")] {
                 let mut request = Served::request(&line, "not JSON");
                 if let Some(token) = token {
                     let value = format!("Bearer {token}").parse().unwrap();
@@ -104,8 +113,47 @@ async fn whatever_a_guard_answers_is_in_the_document() {
     }
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), [401, 403, 429]);
     assert_eq!(DOCUMENT["components"]["securitySchemes"]["token"]["scheme"], "bearer");
-    assert!(operation("GET /v1/rules").unwrap()["responses"]["403"].is_null(), "a reader may look");
     assert!(operation("GET /v1/authz").unwrap()["security"].is_null(), "a proxy shows no token of its own");
+}
+
+#[tokio::test]
+async fn a_token_of_another_role_is_told_so_and_is_not_a_wrong_one() {
+    let router = router(app_with(RULES).with_access(access("roles")));
+    let ask = async |line: &str, token: &str| {
+        let mut request = Served::request(line, "{}");
+        request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        let (parts, body) = router.clone().oneshot(request).await.unwrap().into_parts();
+        let bytes = to_bytes(body, 1 << 20).await.unwrap();
+        (parts.status.as_u16(), String::from_utf8_lossy(&bytes).into_owned())
+    };
+    // More often than wrong tokens may come from one address.
+    for _ in 0..12 {
+        let (status, told) = ask("GET /v1/rules", CHECK).await;
+        assert!(status == 403 && told.contains("may only ask for decisions"), "{status} {told}");
+        let (status, told) = ask("POST /v1/check", READ).await;
+        assert!(status == 403 && told.contains("may only look; a decision takes"), "{status} {told}");
+    }
+    assert_eq!(ask("GET /v1/rules", READ).await.0, 200);
+    assert_eq!(ask("POST /v1/check", CHECK).await.0, 200);
+    for line in ["GET /v1/rules", "POST /v1/check"] {
+        let (status, told) = ask(line, "wrong-0123456789abcdef").await;
+        assert!(status == 401 && told.contains("not known"), "{line}: {status} {told}");
+    }
+}
+
+#[test]
+fn every_operation_id_is_unique_and_a_plain_name() {
+    let mut ids = std::collections::BTreeMap::new();
+    for (path, operations) in DOCUMENT["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let id = operation["operationId"].as_str().unwrap_or_else(|| panic!("{method} {path} has no id"));
+            assert!(id.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{method} {path}: {id}");
+            let other = ids.insert(id, (method, path));
+            assert_eq!(other, None, "{method} {path} has the id of another operation: {id}");
+        }
+    }
+    assert_eq!(ids["list_decisions"].1, "/v1/decisions");
+    assert_eq!(ids["authz_head"].0, "head");
 }
 
 #[test]

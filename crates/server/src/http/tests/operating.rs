@@ -250,7 +250,7 @@ async fn a_preview_tries_other_rules_on_what_was_just_decided() {
     let preview = served.ok("POST /v1/rules/preview", json!({"rules": rules, "recent": true})).await;
     assert_eq!(
         preview["recent"],
-        json!({"requests": 4, "refused_before": 1, "refused_after": 3, "newly_allowed": [],
+        json!({"view": "node", "requests": 4, "refused_before": 1, "refused_after": 3, "newly_allowed": [],
                "newly_refused": [{"key": "user:42", "rule": "tight", "count": 2}]})
     );
     let preview = served.ok("POST /v1/rules/preview", json!({"rules": [], "recent": true})).await;

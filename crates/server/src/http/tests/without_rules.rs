@@ -162,3 +162,30 @@ async fn a_closed_rule_without_its_store_is_503_with_retry_after() {
     let report = served.ok("POST /v1/explain", "{}").await;
     assert_eq!(report["rules"][0]["before"], Value::Null);
 }
+
+#[tokio::test]
+async fn a_rule_that_failed_open_has_no_remaining() {
+    let store = RedisStore::builder("redis://127.0.0.1:1").connect().await.unwrap();
+    let rules = "rules: [{ name: lax, key: global, limit: 5/s }, \
+         { name: share, key: global, limit: 4/s, on_store_failure: local, mode: shadow }]";
+    let served = Served::over(rules, AnyStore::from(store));
+    let checked = served.ok("POST /v1/check", "{}").await;
+    let id = checked["decision_id"].as_str().unwrap();
+    let kept = served.ok(&format!("GET /v1/decisions/{id}"), "").await;
+    for body in [&checked, &kept["decision"]] {
+        assert_eq!((&body["allowed"], &body["remaining"]), (&json!(true), &Value::Null), "{body}");
+        assert_eq!(body["degraded"]["policy"], "open");
+        let [lax, share] = [&body["limits"][0], &body["limits"][1]];
+        assert_eq!(
+            (&lax["rule"], &lax["limit"], &lax["remaining"]),
+            (&json!("lax"), &json!(5), &Value::Null)
+        );
+        assert_eq!(
+            (&share["rule"], &share["remaining"]),
+            (&json!("share"), &json!(3)),
+            "its share was counted"
+        );
+    }
+    let listed = served.ok("GET /v1/decisions", "").await;
+    assert_eq!(listed["decisions"][0]["remaining"], Value::Null);
+}
