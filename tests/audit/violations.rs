@@ -132,6 +132,32 @@ on_both! {
         assert_eq!(found(ViolationFilter { ip: some("203.0.113.7"), limit: 1, ..since }).await, "user:3");
     }
 
+    async fn every_refusal_is_found_by_its_endpoint_and_address_also_where_a_second_mixes_them(fresh: Fresh) {
+        let recorded = Recorded::with_room(1_000);
+        let log = ViolationLog::new(fresh.database.clone());
+        let writer = recorded.writer(log.clone());
+        recorded.check(&request("1"));
+        for turn in 0..120 {
+            let endpoint = ["/orders", "/search", "/login"][turn % 3];
+            let ip = ["203.0.113.7", "2001:db8::7"][turn % 2];
+            assert!(!recorded.check(&Descriptor::new().with("user_id", "1").with("ip", ip).with("endpoint", endpoint)));
+        }
+        let stats = writer.shutdown(PATIENCE).await;
+        assert_eq!((stats.produced, stats.written), (120, 120));
+        let refusals = async |filter: ViolationFilter| -> u64 {
+            log.find(&filter).await.unwrap().violations.iter().map(|found| found.violation.count).sum()
+        };
+        let some = |text: &str| Some(text.to_owned());
+        for endpoint in ["/orders", "/search", "/login"] {
+            assert_eq!(refusals(ViolationFilter { endpoint: some(endpoint), ..all() }).await, 40, "{endpoint}");
+        }
+        for ip in ["203.0.113.7", "2001:db8::7"] {
+            assert_eq!(refusals(ViolationFilter { ip: some(ip), ..all() }).await, 60, "{ip}");
+        }
+        let both = ViolationFilter { endpoint: some("/login"), ip: some("2001:db8::7"), ..all() };
+        assert_eq!(refusals(both).await, 20);
+    }
+
     async fn pages_follow_each_other_without_gap_or_overlap_whatever_comes_meanwhile(fresh: Fresh) {
         let recorded = Recorded::with_room(1_000);
         let log = ViolationLog::new(fresh.database.clone());

@@ -8,7 +8,7 @@ import { eventually, startBrowser, startServer } from './harness.mjs';
 import { onPage } from './page.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-const pages = { overview: 'Health', playground: 'The bucket', compare: 'Totals', rules: 'History', 'rules/new': 'New rule', explain: 'Rules', violations: 'Over time' };
+const pages = { overview: 'Health', playground: 'The bucket', compare: 'Totals', rules: 'History', 'rules/new': 'New rule', explain: 'Rules', 'keys/user%3A42': 'user:42', violations: 'Over time' };
 
 let server;
 let browser;

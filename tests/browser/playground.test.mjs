@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { startBrowser, startServer } from './harness.mjs';
+import { eventually, startBrowser, startServer } from './harness.mjs';
 import { onPage, part } from './page.mjs';
 
 let server;
@@ -50,10 +50,26 @@ test('the slider keeps sending, and a limit that is typed meanwhile counts at on
     await page.getByLabel('Limit', { exact: true }).fill('1/h burst 2');
     await status(page, '429 Too Many Requests');
     await left(page, '0 of 2 left');
-    await page.getByLabel('Limit', { exact: true }).fill('1/h burst');
-    await page.locator('.field .error').filter({ hasText: 'burst' }).waitFor();
-    assert.equal(await page.getByLabel('Limit', { exact: true }).getAttribute('aria-invalid'), 'true');
-    assert.equal(await page.getByLabel('Keep sending').inputValue(), '0', 'a bad limit stops the stream');
+  }));
+
+test('a limit that is only half typed stops nothing: requests go on under the last one', () =>
+  onPage(browser, server, at('token_bucket', '100/s burst 500'), async (page) => {
+    const limit = page.getByLabel('Limit', { exact: true });
+    const sent = async () => Number((await part(page, 'The bucket').getByText(/ allowed$/).innerText()).replace(/\D/g, ''));
+    await page.getByLabel('Keep sending').fill('40');
+    await part(page, 'The bucket').getByText(/^\d\d allowed/).waitFor();
+    await limit.fill('');
+    await page.locator('.field .error').filter({ hasText: /./ }).waitFor();
+    assert.equal(await limit.getAttribute('aria-invalid'), 'true');
+    const before = await sent();
+    await eventually('requests go on', async () => await sent() > before + 20);
+    assert.equal(await limit.getAttribute('aria-invalid'), 'true', 'an answer to the stream does not clear the error');
+    assert.ok(page.url().includes('100%2Fs'), 'a link to the page has the limit in force');
+    await limit.pressSequentially('1/h burst 2', { delay: 30 });
+    await status(page, '429 Too Many Requests');
+    await left(page, '0 of 2 left');
+    assert.equal(await page.getByLabel('Keep sending').inputValue(), '40');
+    assert.equal(await limit.getAttribute('aria-invalid'), null);
   }));
 
 test('every algorithm can be chosen and refuses in the end', () =>

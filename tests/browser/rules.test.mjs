@@ -50,6 +50,52 @@ test('a rule is added, put on trial, switched off and on, and deleted; a deletio
     await row(page, 'tiny').waitFor();
   }));
 
+test('conditions are shown wherever the rule is listed, on narrow screens too', async () => {
+  const rule = { name: 'banned', key: 'user:{user_id}', plan: 'free', action: 'deny', when: { user_id: ['666'], method: ['GET', 'PUT'] } };
+  await server.call('POST', '/v1/rules', rule);
+  for (const width of [1280, 360]) {
+    await onPage(browser, server, { hash: '#/rules', width }, async (page) => {
+      const said = 'only when method: GET, PUT and user_id: 666';
+      await row(page, 'banned').getByText(said).waitFor();
+      await part(page, 'History').getByRole('row').filter({ hasText: 'deny' }).getByText(said).waitFor();
+      // The plan is a condition too, and so is a key without attributes.
+      assert.match(await row(page, 'banned').innerText(), /free/);
+      assert.match(await row(page, 'search').innerText(), /endpoint:\/api\/search/);
+      assert.equal(await row(page, 'search').getByText('only when').count(), 0);
+    });
+  }
+});
+
+test('the undo of an addition asks before it deletes the rule', async () => {
+  const listed = async (name) => (await server.call('GET', '/v1/rules')).rules.some(({ label }) => label === name);
+  await server.call('POST', '/v1/rules', { name: 'added', key: 'global', limit: '100000/s', plan: 'free' });
+  await onPage(browser, server, { hash: '#/rules' }, async (page) => {
+    const undo = part(page, 'History').getByRole('button', { name: 'Undo add of added' });
+    const dialog = page.getByRole('dialog', { name: 'Delete this rule?' });
+    await undo.click();
+    await dialog.getByText('This change added added').waitFor();
+    await dialog.getByRole('button', { name: 'Cancel' }).click();
+    await dialog.waitFor({ state: 'detached' });
+    assert.ok(await listed('added'), 'nothing is deleted before the answer');
+    // A deletion that is undone adds the rule again: the undo of that asks, too.
+    await row(page, 'added').getByRole('button', { name: 'Delete' }).click();
+    await dialog.getByRole('button', { name: 'Delete' }).click();
+    await row(page, 'added').waitFor({ state: 'detached' });
+    await page.locator('.notice').getByRole('button', { name: 'Undo' }).click();
+    await row(page, 'added').waitFor();
+    await page.locator('.notice').getByText('Undone').waitFor();
+    await page.locator('.notice').getByRole('button', { name: 'Undo' }).click();
+    await dialog.getByRole('button', { name: 'Cancel' }).click();
+    await dialog.waitFor({ state: 'detached' });
+    assert.ok(await listed('added'));
+    await undo.click();
+    await dialog.getByRole('button', { name: 'Delete' }).click();
+    await page.getByText('added: add undone').waitFor();
+    await row(page, 'added').waitFor({ state: 'detached' });
+    assert.ok(!await listed('added'));
+  });
+});
+
 test('what is wrong is said beside the field, in the words of the server', () =>
   onPage(browser, server, { hash: '#/rules/new' }, async (page) => {
     await page.getByLabel('Key', { exact: true }).fill('global');

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::builder::FalseyValueParser;
 use tollgate::core::Enforcement;
-use tollgate::{Answer, Descriptor, Limiter, MemoryStore, Micros, Outcome};
+use tollgate::{Answer, Bounds, Clock, Descriptor, Limiter, MemoryStore, Micros, Outcome};
 use tollgate_server::DecisionBody;
 
 use crate::client::Client;
@@ -26,7 +26,7 @@ const REFUSED: u8 = 1;
 pub(crate) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
-    /// How often to send it
+    /// How often to send it; without a server, all at one instant
     #[arg(long, value_name = "TIMES", env = "TOLLGATE_REPEAT", default_value_t = 1)]
     repeat: u64,
     /// Print one JSON object per request
@@ -46,9 +46,11 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
     Ok(if any_refused { ExitCode::from(REFUSED) } else { ExitCode::SUCCESS })
 }
 
-/// Decides with nothing counted before; whether any was refused.
+/// Decides with nothing counted before, all requests at one instant: the answers do not depend on the machine's speed.
+/// Returns whether any was refused.
 fn here(args: &Args, place: Option<&Path>, terminal: &mut Terminal) -> anyhow::Result<bool> {
-    let limiter = Limiter::new(load::rules(place)?, MemoryStore::new());
+    let now = Clock::manual(Clock::system().now());
+    let limiter = Limiter::new(load::rules(place)?, MemoryStore::with(now, Bounds::default()));
     let request = args.request.descriptor();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let mut any_refused = false;

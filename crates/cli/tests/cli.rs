@@ -184,7 +184,18 @@ fn list_and_show_know_the_starter_set() {
     let words: Vec<&str> = first.split_whitespace().collect();
     assert_eq!(
         words,
-        ["per-user-free", "user:{user_id}", "user", "free", "10/s", "burst", "50", "token_bucket", "enforce"]
+        [
+            "per-user-free",
+            "user:{user_id}",
+            "user",
+            "free",
+            "10/s",
+            "burst",
+            "50",
+            "token_bucket",
+            "enforce",
+            "-"
+        ]
     );
     assert_eq!(json_lines(&tollgate(&["rules", "list", "--json"])).len(), 6);
 

@@ -107,6 +107,12 @@ fn a_database_does_what_it_is_told(url: &str) {
     let list = good(&on(url, &["list"]));
     let words: Vec<&str> = list.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(words[..6], ["1", "per-user", "user:{user_id}", "user", "free", "10/s"]);
+    // A rule with conditions does not read like one for every request.
+    assert!(list.lines().next().unwrap().ends_with("MODE     WHEN"), "{list}");
+    assert!(list.lines().nth(1).unwrap().ends_with("enforce  -"), "{list}");
+    assert!(list.lines().nth(2).unwrap().ends_with("shadow   method: [GET, PUT]"), "{list}");
+    let listed = json_lines(&good(&on(url, &["list", "--json"])));
+    assert_eq!((&listed[0]["when"], &listed[1]["when"]), (&json!({}), &json!({"method": ["GET", "PUT"]})));
 
     // A rule is called by its label or number; what is not there gets what was meant.
     let shown = good(&on(url, &["show", "1"]));

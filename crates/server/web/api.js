@@ -89,6 +89,11 @@ export const explain = (body, signal) => json('/v1/explain', { method: 'POST', b
 export const violations = (filter, signal) => json(`/v1/violations${query(filter)}`, { signal });
 export const replay = (rules, trace, signal) => json('/v1/replay', { method: 'POST', body: { rules, trace }, signal });
 
+const keyPath = (key, limit) => `/v1/keys/${encodeURIComponent(key)}${query(limit)}`;
+/** The buckets of a key, and the one it has with a limit of its own: `{ limit, algorithm }`. */
+export const key = (name, limit, signal) => json(keyPath(name, limit), { signal });
+export const resetKey = (name, limit) => json(keyPath(name, limit), { method: 'DELETE' });
+
 export const rules = (signal) => json('/v1/rules', { signal });
 export const addRule = (rule) =>
   json('/v1/rules', { method: 'POST', body: rule, headers: { 'tollgate-actor': 'dashboard' } });

@@ -2,16 +2,17 @@
 
 import { askForTokensWith, mayAskAgain } from './api.js';
 import { h, show } from './dom.js';
-import { number } from './format.js';
+import { number, plural } from './format.js';
 import { begin, live } from './live.js';
 import { compare } from './views/compare.js';
 import { explain } from './views/explain.js';
+import { keys } from './views/keys.js';
 import { overview } from './views/overview.js';
 import { playground } from './views/playground.js';
 import { rules } from './views/rules.js';
 import { violations } from './views/violations.js';
 
-const pages = { overview, playground, compare, rules, explain, violations };
+const pages = { overview, playground, compare, rules, explain, keys, violations };
 const main = document.getElementById('main');
 const forever = new AbortController().signal;
 let leave = new AbortController();
@@ -81,21 +82,45 @@ function drawPulse(state) {
   pulse.textContent = PULSE[state];
 }
 
-/** Decisions of the last minute that were made without the store. */
-let degraded = [];
+const MAX_NAMED = 8;
+
+/** What the rules with each failure policy do while the store is unavailable. */
+const WITHOUT_STORE = {
+  open: 'Failing open, so that requests pass uncounted',
+  closed: 'Failing closed, so that requests are answered 503',
+  local: 'Counting on each node alone',
+};
+
+function failurePolicies({ on_store_failure: groups }) {
+  return groups.map(({ policy, count, rules }) => {
+    const names = rules.slice(0, MAX_NAMED).join(', ');
+    const more = count - Math.min(rules.length, MAX_NAMED);
+    return `${WITHOUT_STORE[policy]}: ${names}${more > 0 ? ` and ${number(more)} more` : ''}.`;
+  }).join(' ');
+}
+
+/** What is wrong, as pairs of a title and a text. The numbers are those of the tiles. */
+function troubles() {
+  if (live.lost) return [['The server does not answer.', 'This page tries again by itself; until then it shows what was known last.']];
+  if (!live.stats) return [];
+  const { store, rule_set: set } = live.stats;
+  const degraded = live.degraded();
+  const decisions = `${plural(degraded, 'decision')} of the last minute ${degraded === 1 ? 'was' : 'were'} made without the store.`;
+  const found = [];
+  if (!store.up) found.push(['The store is unavailable.', `${decisions} ${failurePolicies(set)}`]);
+  else if (degraded > 0) found.push(['Degraded.', `${decisions} ${failurePolicies(set)}`]);
+  if (set.error) found.push(['The rules in effect are not the newest.', set.error]);
+  return found;
+}
+
 let banner = null;
 
 function warn() {
-  const { store, rule_set: set } = live.stats ?? {};
-  const without = degraded.reduce((sum, count) => sum + count, 0);
-  const says = [];
-  if (store && !store.up) says.push(['The store does not answer.', 'Each rule decides by its on_store_failure until it is back.']);
-  if (without > 0) says.push(['Degraded.', `${number(without)} decisions of the last minute were made without the store.`]);
-  if (set?.error) says.push(['The rules in effect are not the newest.', set.error]);
-  const text = says.flat().join(' ');
+  const found = troubles();
+  const text = found.flat().join(' ');
   if (text === banner) return;
   banner = text;
-  show(document.getElementById('banner'), says.map(([title, detail]) => h('p', { class: 'banner' }, h('strong', {}, title), ' ', detail)));
+  show(document.getElementById('banner'), found.map(([title, detail]) => h('p', { class: 'banner' }, h('strong', {}, title), ' ', detail)));
 }
 
 askForTokensWith(tokenDialog);
@@ -109,9 +134,7 @@ live.on('state', forever, drawPulse);
 live.on('refreshed', forever, warn);
 live.on('store', forever, warn);
 live.on('rules', forever, warn);
-live.on('stats', forever, (second) => {
-  degraded = [...degraded, second.degraded].slice(-60);
-  warn();
-});
+live.on('stats', forever, warn);
+live.on('lost', forever, warn);
 open();
 begin();

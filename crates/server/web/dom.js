@@ -117,6 +117,11 @@ export function verdict(outcome) {
   return tag(outcome === 'allowed' ? 'allowed' : 'refused', outcome);
 }
 
+/** A key, and the way to its buckets. */
+export function keyLink(key) {
+  return h('a', { href: `#/keys/${encodeURIComponent(key)}` }, h('code', {}, key));
+}
+
 /** Facts side by side: `[name, value]` pairs, the values at the right or next to their names. */
 export function facts(pairs, kind = 'right') {
   return h('dl', { class: `facts ${kind}` }, pairs.filter(Boolean).map(([name, value]) =>

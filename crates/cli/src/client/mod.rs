@@ -22,7 +22,7 @@ use tollgate::core::rule::Mode;
 use crate::rules::{Change, Edit, Entry, EntryBody, conflict, from_json};
 
 pub(crate) use reach::{Address, ReachArgs};
-pub(crate) use stats::Stats;
+pub(crate) use stats::{FailurePolicy, Stats};
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -74,6 +74,17 @@ pub(crate) struct RuleSet {
     pub(crate) count: u64,
     pub(crate) age_s: Option<u64>,
     pub(crate) error: Option<String>,
+    /// Not told by older servers.
+    #[serde(default)]
+    pub(crate) on_store_failure: Vec<FailurePolicy>,
+}
+
+/// The enforced limits with one failure policy, and the names of the first of them.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct FailurePolicy {
+    pub(crate) policy: String,
+    pub(crate) count: usize,
+    pub(crate) rules: Vec<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -1,13 +1,16 @@
 //! `tollgate rules list`: rules as a table.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::builder::FalseyValueParser;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::book::Entry;
 use super::place::{Access, PlaceArgs};
+use super::yaml::bracket_value;
 use super::{algorithm, limit_text};
 use crate::table::table;
 use crate::terminal::Terminal;
@@ -36,6 +39,7 @@ struct Row<'a> {
     limit: String,
     algorithm: Option<&'a str>,
     mode: &'a str,
+    when: &'a BTreeMap<String, Vec<String>>,
     /// Why it is no rule; only somebody with SQL can have written one.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<&'a str>,
@@ -54,6 +58,7 @@ impl<'a> From<&'a Entry> for Row<'a> {
             limit: draft.limit.clone().or_else(|| draft.action.clone()).unwrap_or_default(),
             algorithm: draft.algorithm.as_deref(),
             mode: draft.mode.as_deref().unwrap_or_default(),
+            when: &draft.when,
             problem: None,
         };
         match &entry.rule {
@@ -85,7 +90,6 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
 }
 
 fn print(rows: &[Row<'_>], terminal: &mut Terminal) -> anyhow::Result<()> {
-    let columns = ["NAME", "KEY", "SCOPE", "PLAN", "LIMIT", "ALGORITHM", "MODE"];
     let cells = |row: &Row<'_>| {
         [
             row.name,
@@ -95,17 +99,15 @@ fn print(rows: &[Row<'_>], terminal: &mut Terminal) -> anyhow::Result<()> {
             &row.limit,
             row.algorithm.unwrap_or("-"),
             row.mode,
+            &conditions(row.when),
         ]
         .map(printable)
     };
     // Only rules of a database have numbers.
     let numbered = rows.iter().any(|row| row.rule_id.is_some());
     let mut table = match numbered {
-        true => table(
-            ["ID", columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], columns[6]],
-            &[0],
-        ),
-        false => table(columns, &[]),
+        true => table(["ID", "NAME", "KEY", "SCOPE", "PLAN", "LIMIT", "ALGORITHM", "MODE", "WHEN"], &[0]),
+        false => table(["NAME", "KEY", "SCOPE", "PLAN", "LIMIT", "ALGORITHM", "MODE", "WHEN"], &[]),
     };
     for row in rows {
         let number = row.rule_id.map(|rule_id| rule_id.to_string());
@@ -113,4 +115,14 @@ fn print(rows: &[Row<'_>], terminal: &mut Terminal) -> anyhow::Result<()> {
     }
     writeln!(terminal.out(), "{}", table.trim_fmt())?;
     Ok(())
+}
+
+/// Conditions as a rules file has them: `endpoint: /api/*, method: [GET, PUT]`.
+fn conditions(when: &BTreeMap<String, Vec<String>>) -> String {
+    let condition = |(name, values): (&String, &Vec<String>)| {
+        let (name, values) = (Value::from(name.clone()), Value::from(values.clone()));
+        format!("{}: {}", bracket_value(&name), bracket_value(&values))
+    };
+    let all: Vec<String> = when.iter().map(condition).collect();
+    if all.is_empty() { "-".to_owned() } else { all.join(", ") }
 }

@@ -14,12 +14,14 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, RenderDirection, Row, Sparkline, Table, Widget};
 
 use super::Watched;
-use crate::client::Stats;
+use crate::client::{FailurePolicy, Stats};
 use crate::words::{count, grouped, percent, printable, wait};
 use tollgate::Micros;
 
 /// How wide and high a frame is that is printed.
 const PRINTED: Rect = Rect { x: 0, y: 0, width: 100, height: 30 };
+/// Rules that are named in a line about the store.
+const MAX_NAMED: usize = 3;
 const GOOD: Color = Color::Green;
 const BAD: Color = Color::Red;
 
@@ -64,7 +66,10 @@ impl<'a> View<'a> {
             troubles.push(format!("no answer, this is what was seen last: {}", printable(why)));
         }
         if !store.up {
-            troubles.push("the store gives no answer: each rule decides by its policy".to_owned());
+            let policies = rule_set.on_store_failure.iter().map(rules_with);
+            let parts: Vec<String> =
+                std::iter::once("the store is unavailable".to_owned()).chain(policies).collect();
+            troubles.push(parts.join("; "));
         }
         for degraded in degraded {
             let decisions = count(degraded.decisions, "decision");
@@ -138,6 +143,21 @@ impl<'a> View<'a> {
         let head = ["key", "rule", "     refused"];
         Table::new(rows, widths).header(Row::new(head).dim()).block(titled("keys that are refused most"))
     }
+}
+
+/// Which rules have a failure policy: `fail open: per-user, search and 3 more`.
+fn rules_with(FailurePolicy { policy, count, rules }: &FailurePolicy) -> String {
+    let verb = match policy.as_str() {
+        "local" => "count on this node alone",
+        "closed" => "fail closed",
+        _ => "fail open",
+    };
+    let named: Vec<String> = rules.iter().take(MAX_NAMED).map(|rule| printable(rule)).collect();
+    let more = match count.saturating_sub(named.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{verb}: {}{more}", named.join(", "))
 }
 
 impl Widget for &View<'_> {

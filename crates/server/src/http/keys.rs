@@ -1,5 +1,7 @@
 //! `GET` and `DELETE /v1/keys/{key}`: the buckets of a key as it is shown, to look at and to forget.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -43,6 +45,8 @@ pub(super) struct BucketBody {
     scope: &'static str,
     #[schema(required)]
     plan: Option<String>,
+    /// What a request must meet for the rule to apply, as in the rule.
+    when: BTreeMap<String, Vec<String>>,
     algorithm: &'static str,
     limit: String,
     consistency: &'static str,
@@ -151,6 +155,7 @@ impl BucketBody {
             rule: rule.label().to_owned(),
             scope: rule.scope().as_str(),
             plan: rule.plan().map(str::to_owned),
+            when: rule.draft().when.clone(),
             algorithm: hit.limit.algorithm_name().as_str(),
             limit: hit.limit.to_string(),
             consistency: rule.consistency().as_str(),

@@ -4,7 +4,8 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use tollgate::audit::{ViolationStats, instant_text};
-use tollgate::{AnyStore, DegradedCount};
+use tollgate::core::rule::{FailurePolicy, Mode};
+use tollgate::{AnyStore, DegradedCount, RuleSet};
 use utoipa::ToSchema;
 
 use super::App;
@@ -65,6 +66,9 @@ struct PerSecond {
     allowed: Vec<u64>,
     #[schema(max_items = 900)]
     refused: Vec<u64>,
+    /// Of both, those decided without the store.
+    #[schema(max_items = 900)]
+    degraded: Vec<u64>,
 }
 
 /// How long the limiter took to decide, in microseconds, over the last one to two minutes.
@@ -137,6 +141,20 @@ pub(super) struct RuleSetBody {
     /// Why they are not the newest.
     #[schema(required)]
     error: Option<String>,
+    /// What the enforced limits do while the store is unavailable, by policy; policies without rules are left out.
+    on_store_failure: Vec<FailurePolicyBody>,
+}
+
+/// The enforced limits with one failure policy.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = FailurePolicyRules)]
+struct FailurePolicyBody {
+    /// `open`, `closed` or `local`.
+    policy: &'static str,
+    count: usize,
+    /// Their names, at most 50.
+    #[schema(max_items = 50)]
+    rules: Vec<String>,
 }
 
 /// Refusals put on record.
@@ -190,6 +208,7 @@ impl PerSecond {
             start_s,
             allowed: seconds.iter().map(|second| second.allowed).collect(),
             refused: seconds.iter().map(|second| second.refused).collect(),
+            degraded: seconds.iter().map(|second| second.degraded).collect(),
         }
     }
 }
@@ -244,7 +263,29 @@ impl RuleSetBody {
             version: report.as_ref().map(|report| report.version.clone()),
             age_s: report.as_ref().map(|report| report.age.get() / 1_000_000),
             error: report.and_then(|report| report.error),
+            on_store_failure: FailurePolicyBody::of(&app.limiter.rules()),
         }
+    }
+}
+
+impl FailurePolicyBody {
+    fn of(rules: &RuleSet) -> Vec<Self> {
+        let enforced =
+            rules.rules().iter().filter(|rule| rule.limit().is_some() && rule.mode() == Mode::Enforce);
+        let mut groups = [FailurePolicy::Open, FailurePolicy::Closed, FailurePolicy::Local].map(|policy| {
+            (policy, FailurePolicyBody { policy: policy.as_str(), count: 0, rules: Vec::new() })
+        });
+        for rule in enforced {
+            for (policy, group) in &mut groups {
+                if *policy == rule.without_store() {
+                    group.count += 1;
+                    if group.rules.len() < MOST {
+                        group.rules.push(rule.label().to_owned());
+                    }
+                }
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).filter(|group| group.count > 0).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 // Explain: why a request was answered as it was, rule by rule.
 
 import * as api from '../api.js';
-import { empty, every, facts, failure, field, h, pageHead, panel, select, show, table, tag, verdict } from '../dom.js';
+import { empty, every, facts, failure, field, h, keyLink, pageHead, panel, select, show, table, tag, verdict } from '../dom.js';
 import { clock, none, number, stamp, wait } from '../format.js';
 
 const RECENT = 15;
@@ -26,7 +26,7 @@ export function explain({ rest: [id], signal }) {
   async function look() {
     try {
       const { decisions } = await api.decisions({ limit: RECENT, outcome: outcome.value }, signal);
-      show(recent, decisions.length > 0 ? listing(decisions) : empty('No decision yet.', 'The last ones of the server appear here.'));
+      show(recent, decisions.length > 0 ? decisionTable(decisions) : empty('No decision yet.', 'The last ones of the server appear here.'));
     } catch (problem) {
       if (!signal.aborted) show(recent, failure(problem, look));
     }
@@ -110,11 +110,12 @@ function ruleTable(rules) {
     left(rule.before), left(rule.after), rule.retry_after_ms ? wait(rule.retry_after_ms) : none]));
 }
 
-function listing(decisions) {
+/** Decisions as a table. */
+export function decisionTable(decisions) {
   const columns = [{ name: 'Time' }, { name: 'Outcome' }, { name: 'Rule', wide: true }, { name: 'Key', grow: true },
     { name: 'Left', number: true, wide: true }, { name: 'Retry', number: true, wide: true }, { name: 'Decision' }];
   return table('Recent decisions', columns, decisions.map((made) => [
-    clock(made.at_ms), verdict(made.outcome), made.rule ?? none, made.key ? h('code', {}, made.key) : none,
+    clock(made.at_ms), verdict(made.outcome), made.rule ?? none, made.key ? keyLink(made.key) : none,
     number(made.remaining), made.outcome === 'allowed' ? none : wait(made.retry_after_ms),
     h('a', { href: `#/explain/${made.decision_id}`, title: made.decision_id }, h('code', {}, made.decision_id.slice(-8)))]));
 }

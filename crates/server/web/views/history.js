@@ -1,7 +1,8 @@
 // Who changed which rule, and how to take the last change back.
 
 import * as api from '../api.js';
-import { empty, failure, h, notice, panel, show, table } from '../dom.js';
+import { onlyWhen } from '../conditions.js';
+import { confirmed, empty, failure, h, notice, panel, show, table } from '../dom.js';
 import { stamp } from '../format.js';
 
 const PAGE = 20;
@@ -35,6 +36,7 @@ export function historyPanel({ signal, rule_id: id, changed }) {
   }
 
   async function undo(change) {
+    if (!await isUndoWanted(change)) return;
     try {
       await api.undo(change.id);
       notice(`${nameOf(change)}: ${change.action} undone`);
@@ -49,11 +51,20 @@ export function historyPanel({ signal, rule_id: id, changed }) {
   return panel('History', {}, place);
 }
 
+/** The undo of an addition deletes the rule, so that is asked first. */
+export async function isUndoWanted(change) {
+  if (change.before) return true;
+  return confirmed('Delete this rule?', `This change added ${nameOf(change)}. Undoing it deletes the rule, which goes out of effect immediately.`, 'Delete');
+}
+
 const nameOf = ({ before, after }) => (after ?? before).name ?? (after ?? before).key;
 
 /** The fields that are not what they were. */
 function difference({ before, after }) {
-  if (!before || !after) return h('code', {}, (after ?? before).limit ?? (after ?? before).action);
+  if (!before || !after) {
+    const rule = after ?? before;
+    return [h('code', {}, rule.limit ?? rule.action), rule.plan && ` for plan ${rule.plan}`, onlyWhen(rule)];
+  }
   const names = [...new Set([...Object.keys(before), ...Object.keys(after)])];
   const text = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
   const changed = names.filter((name) => text(before[name]) !== text(after[name]));

@@ -1,7 +1,7 @@
 // Overview: how much is let through and turned back, how fast, and whether everything is well.
 
 import { secondsChart } from '../chart.js';
-import { empty, every, facts, failure, h, pageHead, panel, show, table, tag } from '../dom.js';
+import { empty, every, facts, failure, h, keyLink, pageHead, panel, show, table, tag } from '../dom.js';
 import { bytes, clock, compact, micros, number, plural, share, wait } from '../format.js';
 import { live } from '../live.js';
 
@@ -16,6 +16,14 @@ export function overview({ signal }) {
   const health = h('div', {});
   const recent = h('div', {});
   const trouble = h('div', {});
+  const age = h('p', { class: 'note age', hidden: true });
+  const parts = [
+    tiles,
+    panel('Decisions a second', { beside: h('span', { class: 'note' }, 'this node only, up to the last 15 minutes') }, chart.node),
+    h('div', { class: 'columns three' },
+      panel('Most refused keys', {}, keys), panel('Rules', {}, rules), panel('Health', {}, health)),
+    panel('Refusals as they happen', {}, recent),
+  ];
   let latency = null;
   let refusals = [];
 
@@ -39,6 +47,14 @@ export function overview({ signal }) {
       h('a', { href: '#/violations' }, 'Look at earlier ones'), ' or cause one in the ', h('a', { href: '#/playground' }, 'playground'), '.'));
   }
 
+  /** Numbers of a server that no longer answers are grey and have their age. */
+  function drawAge() {
+    const old = live.lost && live.stats !== null;
+    for (const part of parts) part.classList.toggle('stale', old);
+    age.hidden = !old;
+    if (old) age.textContent = `as of ${clock(Date.now() - live.age())}, ${wait(Math.floor(live.age() / 1000) * 1000)} ago`;
+  }
+
   const failed = (problem) => { if (!live.stats) show(trouble, failure(problem, refresh)); };
   const refresh = () => live.refresh(signal).catch((problem) => { if (!signal.aborted) failed(problem); });
   live.on('refreshed', signal, all);
@@ -51,32 +67,25 @@ export function overview({ signal }) {
   live.on('store', signal, refresh);
   live.on('rules', signal, refresh);
   every(REFRESH_MS, signal, refresh);
+  live.on('lost', signal, drawAge);
+  every(1000, signal, drawAge);
   refusal(null);
   if (live.stats) all(live.stats);
   else refresh();
 
-  return [
-    pageHead('Overview'),
-    trouble,
-    tiles,
-    panel('Decisions a second', { beside: h('span', { class: 'note' }, 'this node only, up to the last 15 minutes') }, chart.node),
-    h('div', { class: 'columns three' },
-      panel('Most refused keys', {}, keys), panel('Rules', {}, rules), panel('Health', {}, health)),
-    panel('Refusals as they happen', {}, recent),
-  ];
+  return [pageHead('Overview', null, age), trouble, ...parts];
 }
 
-function numbers({ per_second: seconds, totals, uptime_s: uptime }, latency) {
+function numbers({ per_second: seconds, totals, decided, uptime_s: uptime }, latency) {
   const sum = (values, last) => values.slice(-last).reduce((all, value) => all + value, 0);
   const [allowed, refused] = [sum(seconds.allowed, 60), sum(seconds.refused, 60)];
-  const decided = totals.allowed + totals.refused + totals.denied + totals.unavailable;
   return [
     tile('Allowed', number(seconds.allowed.at(-1) ?? 0), '/s', `${compact(allowed)} in the last minute`),
     tile('Refused', number(seconds.refused.at(-1) ?? 0), '/s', `${share(refused, allowed + refused)} of the last minute`),
     tile('Decided within', micros(latency.p50), '', `99 of 100 within ${micros(latency.p99)}`),
-    tile('Since the start', compact(decided), '', `up for ${wait(uptime * 1000)}`),
-    tile('Degraded', compact(totals.degraded), '', totals.shadow_refused > 0
-      ? `${compact(totals.shadow_refused)} refused on trial` : 'decided without the store'),
+    tile('Since the start', compact(decided), '', `up for ${wait(uptime * 1000)}${totals.shadow_refused > 0
+      ? `; ${compact(totals.shadow_refused)} refused in shadow mode only` : ''}`),
+    tile('Without the store', number(live.degraded()), ' last minute', `${compact(totals.degraded)} since the start`),
   ];
 }
 
@@ -87,9 +96,7 @@ function tile(name, value, unit, note) {
 function topKeys(top) {
   if (top.length === 0) return empty('Nobody was refused yet.');
   return table('Most refused keys', [{ name: 'Key', grow: true }, { name: 'Rule', wide: true }, { name: 'Refused', number: true }],
-    top.slice(0, 10).map(({ key, rule, refused }) => [
-      h('code', {}, key), rule,
-      h('a', { href: `#/violations?rule=${encodeURIComponent(rule)}` }, number(refused))]));
+    top.slice(0, 10).map(({ key, rule, refused }) => [keyLink(key), rule, number(refused)]));
 }
 
 function topRules(rules) {
@@ -117,6 +124,6 @@ function violationTable(refusals) {
   const columns = [{ name: 'Time' }, { name: 'Rule' }, { name: 'Key', grow: true }, { name: 'User', wide: true },
     { name: 'Address', wide: true }, { name: 'Endpoint', wide: true }, { name: 'Explanation', unseen: true }];
   return table('Refusals as they happen', columns, refusals.map((event) => [
-    clock(event.at_ms), event.rule, event.key && h('code', {}, event.key), event.user_id, event.ip, event.endpoint,
+    clock(event.at_ms), event.rule, event.key && keyLink(event.key), event.user_id, event.ip, event.endpoint,
     event.decision_id && h('a', { href: `#/explain/${event.decision_id}` }, 'why')]));
 }

@@ -36,37 +36,43 @@ export function playground({ query, signal }) {
 
   const sent = { allowed: 0, refused: 0 };
   let key = newKey();
+  let inForce = form.value();
   let [inFlight, due, holding, looked, full] = [0, 0, false, 0, true];
   let last = null;
   let tongue = '';
 
-  const request = (cost) => ({ key, ...form.value(), cost });
-
-  async function knock(cost) {
-    if (inFlight >= MOST_IN_FLIGHT) return;
-    inFlight += 1;
+  /** Sends a request under some settings. Resolves to what is wrong with it, if anything. */
+  async function send(cost, settings) {
     const bucket = key;
+    inFlight += 1;
     try {
-      const heard = await api.knock(request(cost), signal);
-      form.complain(null);
-      if (bucket === key) listen(heard, cost);
+      const heard = await api.knock({ key, ...settings, cost }, signal);
+      if (bucket === key) listen(heard, cost, settings);
+      return null;
     } catch (problem) {
-      if (signal.aborted) return;
+      if (signal.aborted) return null;
       if (!(problem instanceof api.Problem)) throw problem;
-      form.complain(problem);
-      full = true; // nothing to look at until something is changed
-      stop();
+      return problem;
     } finally {
       inFlight -= 1;
     }
   }
 
+  async function knock(cost) {
+    if (inFlight >= MOST_IN_FLIGHT) return;
+    const problem = await send(cost, inForce);
+    if (!problem) return;
+    form.complain(problem);
+    full = true; // nothing to look at until something is changed
+    stop();
+  }
+
   /** What an answer changes on the page; one without cost was only a look. */
-  function listen(heard, cost) {
+  function listen(heard, cost, settings) {
     const { decision } = heard;
     full = decision.reset_after_ms === 0;
     looked = performance.now();
-    drawLevel(decision);
+    drawLevel(decision, settings);
     if (cost === 0) return;
     last = { ...heard, at: performance.now() };
     sent[decision.allowed ? 'allowed' : 'refused'] += 1;
@@ -76,8 +82,8 @@ export function playground({ query, signal }) {
     drawAnswer();
   }
 
-  function drawLevel({ remaining, limit, reset_after_ms: reset }) {
-    const queue = form.value().algorithm === 'leaky_bucket';
+  function drawLevel({ remaining, limit, reset_after_ms: reset }, { algorithm }) {
+    const queue = algorithm === 'leaky_bucket';
     const level = queue ? limit - remaining : remaining;
     const text = queue ? `${level} of ${limit} places taken` : `${remaining} of ${limit} left`;
     picture.update({ level, of: limit, kind: queue ? 'queue' : 'tokens', text });
@@ -139,12 +145,20 @@ export function playground({ query, signal }) {
     settle();
   }
 
-  /** After a change of parameters: the next look shows the bucket under the new ones. */
-  function settle() {
-    const { algorithm, limit } = form.value();
+  /**
+   * Looks at the bucket under the settings of the form. They are in force once the server accepts them; a limit that is
+   * only half typed stops nothing, and requests go on under the last one that was accepted.
+   */
+  async function settle() {
+    const settings = form.value();
+    const problem = await send(0, settings);
+    if (signal.aborted || JSON.stringify(settings) !== JSON.stringify(form.value())) return; // changed meanwhile
+    form.complain(problem);
+    if (problem) return;
+    inForce = settings;
+    const { algorithm, limit } = settings;
     history.replaceState(null, '', `#/playground?${new URLSearchParams({ algorithm, limit })}`);
-    same.textContent = `curl -i ${location.origin}/v1/check -d '${JSON.stringify(request(form.cost()))}'`;
-    knock(0);
+    same.textContent = `curl -i ${location.origin}/v1/check -d '${JSON.stringify({ key, ...settings, cost: form.cost() })}'`;
   }
 
   speed.addEventListener('input', () => { pace.textContent = paceText(); });

@@ -2,6 +2,7 @@
 
 import { named } from '../algorithms.js';
 import * as api from '../api.js';
+import { conditions, conditionsText } from '../conditions.js';
 import { field, h, notice, panel, select, show, table } from '../dom.js';
 import { number, plural } from '../format.js';
 
@@ -134,28 +135,4 @@ function difference({ added, changed, removed, recent }) {
 
 function list(value) {
   return value.split(',').map((part) => part.trim()).filter(Boolean);
-}
-
-/** `method: GET, POST` on each line; a value with a comma stands in quotes. */
-function conditions(value) {
-  const lines = value.split('\n').map((line) => line.trim()).filter(Boolean);
-  return Object.fromEntries(lines.map((line) => {
-    const [, name, values] = /^([^:]*):?(.*)$/.exec(line);
-    const parts = values.match(/"(?:[^"\\]|\\.)*"|[^,]+/g) ?? [];
-    return [name.trim(), parts.map((part) => part.trim()).filter(Boolean).map(unquoted)];
-  }));
-}
-
-function unquoted(part) {
-  if (!part.startsWith('"')) return part;
-  try {
-    return JSON.parse(part);
-  } catch {
-    return part; // the server says what it thinks of it
-  }
-}
-
-function conditionsText(when) {
-  const value = (part) => (/[,"]/.test(part) ? JSON.stringify(part) : part);
-  return Object.entries(when).map(([name, values]) => `${name}: ${[values].flat().map(String).map(value).join(', ')}`).join('\n');
 }

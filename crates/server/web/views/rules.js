@@ -1,10 +1,11 @@
 // Rules: find them, switch them, change them, and take that back.
 
 import * as api from '../api.js';
+import { onlyWhen } from '../conditions.js';
 import { confirmed, empty, failure, h, notice, pageHead, panel, scroll, show, tag } from '../dom.js';
 import { plural, stamp } from '../format.js';
 import { live } from '../live.js';
-import { historyPanel } from './history.js';
+import { historyPanel, isUndoWanted } from './history.js';
 import { ruleForm } from './rule-form.js';
 
 const COLUMNS = [
@@ -86,7 +87,9 @@ export function rules({ rest: [chosen], query, signal }) {
     const { rule, rule_id: id, label, updated_at: changed } = entry;
     const name = set.writable ? h('a', { href: `#/rules/${id}` }, label) : label;
     return h('tr', { class: entry.active ? null : 'off' },
-      h('td', { class: 'grow' }, name, rule.description && h('p', { class: 'note' }, rule.description)),
+      h('td', { class: 'grow' }, name, rule.description && h('p', { class: 'note' }, rule.description), onlyWhen(rule),
+        // Narrow screens have no columns for these.
+        h('p', { class: 'note narrow' }, 'key ', h('code', {}, rule.key), rule.plan && `, plan ${rule.plan}`)),
       h('td', { class: 'wide' }, h('code', {}, rule.key)),
       h('td', {}, rule.action ? tag(rule.action) : h('code', {}, rule.limit), rule.algorithm && h('p', { class: 'note' }, words(rule.algorithm))),
       h('td', { class: 'wide' }, rule.plan ?? ''),
@@ -114,12 +117,14 @@ export function rules({ rest: [chosen], query, signal }) {
     await change(() => api.removeRule(entry.rule_id, entry.version), `${entry.label} was deleted`, entry.rule_id);
   }
 
-  /** Changes of one's own wait for each other: a second one would speak of a version that the first replaces. */
+  /**
+   * Changes of one's own wait for each other: a second one would speak of a version that the first replaces.
+   * `act` resolves to false where nothing was changed after all.
+   */
   async function change(act, text, id) {
     for (const button of body.querySelectorAll('.menu button')) button.disabled = true;
     try {
-      await act();
-      notice(text, { name: 'Undo', act: () => undoLast(id) });
+      if (await act() !== false) notice(text, { name: 'Undo', act: () => undoLast(id) });
     } catch (problem) {
       if (!(problem instanceof api.Problem)) throw problem;
       notice(`${problem.title}: ${problem.detail}`);
@@ -129,8 +134,9 @@ export function rules({ rest: [chosen], query, signal }) {
 
   const undoLast = (id) => change(async () => {
     const { history: [last] } = await api.history({ rule_id: id, limit: 1 });
-    await api.undo(last.id);
-  }, 'Taken back', id);
+    if (!await isUndoWanted(last)) return false;
+    return api.undo(last.id);
+  }, 'Undone', id);
 
   // Somebody else's change shows up too, but never under somebody's hands.
   live.on('rules', signal, () => { if (!chosen) load(); });

@@ -112,7 +112,7 @@ export function violations({ query, signal }) {
   signal.addEventListener('abort', () => run.abort());
   look();
   return [
-    pageHead('Violations', 'Refusals on record, newest first. A row is one bucket in one second; the count says how many.'),
+    pageHead('Violations', 'Refusals on record, newest first. A row counts the refusals of one second that have the same key, user, address and endpoint.'),
     panel('Look for', {}, form),
     panel('Over time', { beside: news }, timeline, listing),
   ];

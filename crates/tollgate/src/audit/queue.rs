@@ -1,11 +1,14 @@
 //! Where refusals wait until somebody writes them down.
 //!
 //! A decision adds its refusal to a table that is there already and goes on: no I/O, no waiting, and nothing is
-//! allocated unless it is the bucket's first refusal of the second. A flood on one bucket is one growing count. The
-//! tables have a bound; what finds no room is counted as dropped.
+//! allocated unless it is the first of its kind in this second. A kind is a bucket with one user, address and endpoint,
+//! so every refusal is found by each of them, and a flood of equal requests is one growing count. A caller who sends
+//! ever new endpoints cannot fill the tables: a bucket has at most [`MAX_KINDS`] kinds per second and table, and further
+//! kinds share [`LANES`] records that keep only what their refusals have in common. The tables have a bound, too; what finds
+//! no room is counted as dropped.
 //!
 //! ```text
-//! check -> shard: (bucket, lane, second) -> count      drain: swap the table for an empty one -> carried -> writer
+//! check -> shard: (bucket, kind or lane, second) -> count    drain: swap the table for an empty one -> carried -> writer
 //! ```
 
 use std::collections::HashMap;
@@ -25,8 +28,10 @@ use crate::key_hash::KeySeeds;
 use crate::limiter::Answer;
 
 const SHARDS: usize = 16;
-/// Callers who share a bucket are spread over so many records a second, so that a few are told apart and a
-/// flood of them is not a flood of records.
+/// The most kinds of refusals of one bucket that have a record of their own in one second: user, address and endpoint
+/// together make a kind.
+const MAX_KINDS: u32 = 256;
+/// Records per bucket and second that the kinds beyond [`MAX_KINDS`] share.
 const LANES: u64 = 8;
 
 /// Refusals that are not written down yet, with a bound; clones share them.
@@ -80,19 +85,31 @@ struct Padded(Mutex<Shard>);
 
 struct Shard {
     table: Table,
+    /// How many kinds each bucket has in each second of the table.
+    kinds: Kinds,
     produced: u64,
     dropped: u64,
 }
 
 type Table = HashMap<Place, Tally, RandomState>;
+type Kinds = HashMap<(u128, i64), u32, RandomState>;
 
 /// What one record is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Place {
     /// A keyed hash; the same 128 bits count as the same bucket.
     bucket: u128,
-    lane: u64,
+    within: Within,
     second: i64,
+}
+
+/// Which refusals of a bucket a record counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Within {
+    /// Those with the same user, address and endpoint, by a keyed hash of them.
+    Kind(u64),
+    /// Those of kinds without a record of their own.
+    Lane(u64),
 }
 
 struct Tally {
@@ -105,7 +122,7 @@ struct Tally {
 }
 
 impl Default for Violations {
-    /// Room for 32,768 records: one for each bucket and second.
+    /// Room for 32,768 records.
     fn default() -> Self {
         Violations::with_room(32_768)
     }
@@ -116,7 +133,9 @@ impl Violations {
     pub fn with_room(records: usize) -> Self {
         let room = records.div_ceil(SHARDS).max(1);
         let table = || Table::with_capacity_and_hasher(room, RandomState::default());
-        let shard = |_| Padded(Mutex::new(Shard { table: table(), produced: 0, dropped: 0 }));
+        let shard = |_| {
+            Padded(Mutex::new(Shard { table: table(), kinds: Kinds::default(), produced: 0, dropped: 0 }))
+        };
         Violations(Arc::new(Queue {
             seeds: KeySeeds::random(),
             room,
@@ -135,23 +154,35 @@ impl Violations {
         let key = answer.rules().rule(speaker.rule).key(request);
         let bucket = queue.seeds.hash(&key);
         let (caller, facts) = queue.hashes(request);
-        let place = Place { bucket, lane: caller % LANES, second: second(answer.at()) };
+        let second = second(answer.at());
         let shard = &mut *queue.shard(bucket).lock();
         shard.produced += 1;
+        let mut place = Place { bucket, within: Within::Kind(facts), second };
         if let Some(tally) = shard.table.get_mut(&place) {
-            tally.add(request, facts);
-        } else if shard.table.len() >= queue.room {
-            shard.dropped += 1;
-        } else {
-            let violation = Box::new(Violation::new(request, answer));
-            shard.table.insert(place, Tally { violation, count: 1, facts });
-            if shard.table.len() == queue.room.div_ceil(2) {
-                queue.half_full.notify_one();
+            return tally.add(request, facts);
+        }
+        let kinds = shard.kinds.get(&(bucket, second)).copied().unwrap_or(0);
+        if kinds >= MAX_KINDS {
+            place.within = Within::Lane(caller % LANES);
+            if let Some(tally) = shard.table.get_mut(&place) {
+                return tally.add(request, facts);
             }
+        }
+        if shard.table.len() >= queue.room {
+            shard.dropped += 1;
+            return;
+        }
+        if kinds < MAX_KINDS {
+            shard.kinds.insert((bucket, second), kinds + 1);
+        }
+        let violation = Box::new(Violation::new(request, answer));
+        shard.table.insert(place, Tally { violation, count: 1, facts });
+        if shard.table.len() == queue.room.div_ceil(2) {
+            queue.half_full.notify_one();
         }
     }
 
-    /// Takes out the records whose second is over at `now`. Those of the second that runs stay, so that each bucket
+    /// Takes out the records whose second is over at `now`. Those of the second that runs stay, so that each kind
     /// has one record for each second, unless there are more of them than there is room.
     pub fn drain(&self, now: Timestamp) -> Vec<Violation> {
         self.0.drain(second(now))
@@ -218,7 +249,7 @@ impl Queue {
         let mut carried = self.carried.lock();
         let (carried, empty) = &mut *carried;
         for Padded(shard) in &self.shards {
-            mem::swap(&mut shard.lock().table, empty);
+            shard.lock().take(empty);
             for (place, tally) in empty.drain() {
                 match carried.get_mut(&place) {
                     Some(known) => known.merge(tally),
@@ -229,6 +260,15 @@ impl Queue {
         let crowded = carried.len() >= self.room * SHARDS;
         let over = carried.extract_if(|place, _| place.second < running || crowded);
         over.map(|(_, tally)| Violation { count: tally.count, ..*tally.violation }).collect()
+    }
+}
+
+impl Shard {
+    /// Exchanges the table for an empty one, in which each bucket may have [`MAX_KINDS`] kinds again: those that return
+    /// in the same second join their records in what is carried.
+    fn take(&mut self, empty: &mut Table) {
+        mem::swap(&mut self.table, empty);
+        self.kinds.clear();
     }
 }
 

@@ -50,6 +50,11 @@ fn a_frame_tells_traffic_times_state_and_who_is_refused() {
 fn what_is_wrong_is_told_first() {
     let mut watched = watched();
     watched.stats.store.up = false;
+    watched.stats.rule_set.on_store_failure = serde_json::from_value(json!([
+        {"policy": "open", "count": 5, "rules": ["a", "b", "c", "d", "e"]},
+        {"policy": "closed", "count": 1, "rules": ["login"]},
+    ]))
+    .unwrap();
     watched.stats.degraded =
         serde_json::from_value(json!([{"policy": "open", "reason": "unreachable", "decisions": 7}])).unwrap();
     watched.stats.rule_set.error = Some("rules.yaml:3: no limit".to_owned());
@@ -60,7 +65,7 @@ fn what_is_wrong_is_told_first() {
         lines[1..5],
         [
             "no answer, this is what was seen last: cannot reach http://127.0.0.1:8080",
-            "the store gives no answer: each rule decides by its policy",
+            "the store is unavailable; fail open: a, b, c and 2 more; fail closed: login",
             "7 decisions without the store: open, unreachable",
             "rules are not the newest: rules.yaml:3: no limit",
         ]

@@ -158,7 +158,7 @@ async fn stats_count_what_was_decided() {
     );
     assert_eq!(
         stats["per_second"],
-        json!({"start_s": 1_800_000_000, "allowed": [3, 0, 1], "refused": [3, 0, 0]})
+        json!({"start_s": 1_800_000_000, "allowed": [3, 0, 1], "refused": [3, 0, 0], "degraded": [0, 0, 0]})
     );
     assert_eq!(
         stats["rules"][0],
@@ -172,6 +172,39 @@ async fn stats_count_what_was_decided() {
     assert_eq!((&stats["store"]["kind"], &stats["store"]["up"]), (&json!("memory"), &json!(true)));
     assert_eq!((&stats["rule_set"]["source"], &stats["rule_set"]["count"]), (&json!("code"), &json!(4)));
     assert_eq!(stats["violations"], Value::Null);
+}
+
+#[tokio::test]
+async fn stats_name_the_enforced_limits_by_failure_policy() {
+    let served = Served::with(
+        r#"
+rules:
+  - { name: search, key: "endpoint:/search", limit: 10/s }
+  - { name: login, key: "ip:{ip}", limit: 5/min, on_store_failure: closed }
+  - { name: orders, key: "user:{user_id}", limit: 10/s, on_store_failure: open }
+  - { name: nearby, key: "user:{user_id}", limit: 100/s, consistency: local }
+  - { name: watched, key: global, limit: 1/s, mode: shadow }
+  - { name: sleeping, key: global, limit: 1/s, mode: "off" }
+  - { name: banned, key: "user:{user_id}", action: deny, when: { user_id: ["666"] } }
+"#,
+    );
+    assert_eq!(
+        served.ok("GET /v1/stats", "").await["rule_set"]["on_store_failure"],
+        json!([
+            {"policy": "open", "count": 2, "rules": ["search", "orders"]},
+            {"policy": "closed", "count": 1, "rules": ["login"]},
+            {"policy": "local", "count": 1, "rules": ["nearby"]},
+        ])
+    );
+}
+
+#[tokio::test]
+async fn the_buckets_of_a_key_have_the_conditions_of_their_rules() {
+    let served = Served::with(
+        r#"rules: [{ name: writes, key: "user:{user_id}", limit: 5/s, when: { method: [PUT, POST] } }]"#,
+    );
+    let key = served.ok("GET /v1/keys/user:42", "").await;
+    assert_eq!(key["buckets"][0]["when"], json!({"method": ["PUT", "POST"]}));
 }
 
 #[tokio::test]

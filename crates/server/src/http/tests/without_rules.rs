@@ -159,6 +159,12 @@ async fn a_closed_rule_without_its_store_is_503_with_retry_after() {
     assert_eq!(headers["x-ratelimit-remaining"], limit);
     let stats = served.ok("GET /v1/stats", "").await;
     assert_eq!((&stats["store"]["up"], &stats["totals"]["degraded"]), (&json!(false), &json!(2)));
+    let degraded = stats["per_second"]["degraded"].as_array().unwrap();
+    assert_eq!(degraded.iter().map(|count| count.as_u64().unwrap()).sum::<u64>(), 2);
+    assert_eq!(
+        stats["rule_set"]["on_store_failure"],
+        json!([{"policy": "closed", "count": 1, "rules": ["strict"]}])
+    );
     let report = served.ok("POST /v1/explain", "{}").await;
     assert_eq!(report["rules"][0]["before"], Value::Null);
 }

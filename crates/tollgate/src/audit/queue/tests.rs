@@ -28,8 +28,8 @@ async fn check(limiter: &Limiter<MemoryStore>, request: &Descriptor<'_>, times: 
     }
 }
 
-fn total(violations: &[Violation]) -> u64 {
-    violations.iter().map(|violation| violation.count).sum()
+fn total<'v>(violations: impl IntoIterator<Item = &'v Violation>) -> u64 {
+    violations.into_iter().map(|violation| violation.count).sum()
 }
 
 #[tokio::test]
@@ -60,20 +60,57 @@ async fn the_second_that_runs_stays_until_it_is_over() {
     assert_eq!(drained[0].endpoint.as_deref(), Some("/a"));
 }
 
+/// The refusals among `recorded` that have this endpoint.
+fn at(recorded: &[Violation], endpoint: &str) -> u64 {
+    total(recorded.iter().filter(|violation| violation.endpoint.as_deref() == Some(endpoint)))
+}
+
 #[tokio::test]
-async fn what_callers_of_one_bucket_do_not_share_is_not_on_record() {
-    let (limiter, violations, _) = recorded(1_000);
-    let everybody: Vec<String> = (0..200).map(|id| id.to_string()).collect();
-    for id in &everybody {
-        check(&limiter, &user(id).with("tier", "shared"), 1).await;
+async fn refusals_of_one_second_at_several_endpoints_are_counted_at_each_of_them() {
+    let (limiter, violations, clock) = recorded(32_768);
+    check(&limiter, &user("1"), 1).await;
+    for turn in 0..1_000 {
+        check(&limiter, &user("1").with("endpoint", format!("/{}", turn % 200)), 1).await;
+        if turn % 300 == 0 {
+            assert_eq!(violations.drain(clock.now()), [], "the second is not over");
+        }
     }
     let drained = violations.drain_all();
-    assert_eq!(total(&drained), 198);
-    assert!(drained.len() <= 8, "{} records", drained.len());
-    for violation in &drained {
-        assert_eq!(violation.user_id.is_some(), violation.count == 1, "{violation:?}");
-        assert_eq!(violation.ip_address.as_deref(), Some("203.0.113.7"));
+    assert_eq!(drained.len(), 200);
+    for endpoint in 0..200 {
+        assert_eq!(at(&drained, &format!("/{endpoint}")), 5, "/{endpoint}");
     }
+}
+
+#[tokio::test]
+async fn callers_who_share_a_bucket_are_told_apart() {
+    let (limiter, violations, _) = recorded(10_000);
+    for turn in 0..402 {
+        check(&limiter, &user(&(turn % 200).to_string()).with("tier", "shared"), 1).await;
+    }
+    let drained = violations.drain_all();
+    assert_eq!(total(&drained), 400, "two of the checks pass");
+    for id in 0..200 {
+        let of_user = drained.iter().filter(|violation| violation.user_id == Some(id.to_string()));
+        assert!(total(of_user) >= 1, "user {id}");
+    }
+    assert_eq!(at(&drained, "/a"), 400);
+}
+
+#[tokio::test]
+async fn endless_new_endpoints_share_a_bounded_number_of_records_without_an_endpoint() {
+    let (limiter, violations, _) = recorded(100_000);
+    check(&limiter, &user("1"), 1).await;
+    for turn in 0..5_000 {
+        check(&limiter, &user("1").with("endpoint", format!("/{turn}")), 1).await;
+    }
+    let drained = violations.drain_all();
+    assert_eq!(total(&drained), 5_000);
+    let (exact, shared): (Vec<_>, Vec<_>) =
+        drained.iter().partition(|violation| violation.endpoint.is_some());
+    assert_eq!((exact.len(), total(exact.into_iter())), (256, 256));
+    assert_eq!((shared.len(), total(shared.iter().copied())), (1, 5_000 - 256));
+    assert_eq!(shared[0].user_id.as_deref(), Some("1"), "what they have in common stays");
 }
 
 #[tokio::test]
