@@ -186,9 +186,11 @@ test('a server that is lost greys out the overview and its data has an age, unti
   process.kill(second.pid, 'SIGSTOP');
   await lost.waitFor({ timeout: 20_000 });
   await stale.waitFor();
+  await page.locator('#pulse[data-state=waiting]').waitFor();
   process.kill(second.pid, 'SIGCONT');
   await lost.waitFor({ state: 'detached', timeout: 20_000 });
   await stale.waitFor({ state: 'detached' });
+  await page.locator('#pulse[data-state=live]').waitFor();
   await page.context().close();
   await second.stop();
 });

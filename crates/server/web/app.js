@@ -76,8 +76,10 @@ function tokenDialog(problem) {
 
 const PULSE = { live: 'live', waiting: 'connecting', paused: 'paused' };
 
-function drawPulse(state) {
+/** A stream that is open and silent is not live. */
+function drawPulse() {
   const pulse = document.getElementById('pulse');
+  const state = live.lost && live.state === 'live' ? 'waiting' : live.state;
   pulse.dataset.state = state;
   pulse.textContent = PULSE[state];
 }
@@ -136,5 +138,6 @@ live.on('store', forever, warn);
 live.on('rules', forever, warn);
 live.on('stats', forever, warn);
 live.on('lost', forever, warn);
+live.on('lost', forever, drawPulse);
 open();
 begin();
