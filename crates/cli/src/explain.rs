@@ -127,7 +127,9 @@ fn verdict(explained: &Explained) -> String {
     let by = rule.as_deref().unwrap_or("a rule");
     match decision.outcome() {
         Outcome::Allowed => match &rule {
-            None if decision.failed_open() => {
+            _ if decision.failed_open()
+                && decision.speaker().is_none_or(|limit| limit.remaining.is_none()) =>
+            {
                 format!("{when} allowed and not counted: the store is unavailable and its rules fail open")
             }
             None => format!("{when} allowed; no limit speaks"),
