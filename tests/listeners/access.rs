@@ -91,8 +91,8 @@ async fn checks_may_be_given_a_token_of_their_own() {
     assert_eq!(server.ask(&check("")).await[9..12], *"401");
     assert_eq!(asked("check-0123456789abcdef").await, 200);
     assert_eq!(asked(WRITE).await, 200);
-    assert_eq!(asked(READ).await, 401);
-    assert_eq!(status(&server, "GET", "/v1/rules", Some("check-0123456789abcdef")).await, 401);
+    assert_eq!(asked(READ).await, 403);
+    assert_eq!(status(&server, "GET", "/v1/rules", Some("check-0123456789abcdef")).await, 403);
     assert_eq!(status(&server, "GET", "/livez", None).await, 200);
     server.stop().await;
 }
