@@ -114,7 +114,7 @@ fn peer(request: &Parts) -> Option<IpAddr> {
 /// Decide the request that a proxy asks about, found in its headers, and charge it if it may pass.
 #[utoipa::path(method(get, head, post, put, patch, delete, options), path = "/v1/authz", tag = "decisions",
     params(
-        ("deny_status" = Option<u16>, Query, minimum = 400, maximum = 599,
+        ("deny_status" = Option<u16>, Query, minimum = 400, maximum = 499,
             description = "the status of every refusal; the true one is in `tollgate-status`"),
         ("X-Forwarded-Method" = Option<String>, Header, description = "or `X-Original-Method`"),
         ("X-Forwarded-Uri" = Option<String>, Header, description = "or `X-Original-URI`, or `X-Original-URL`"),
@@ -131,7 +131,9 @@ fn peer(request: &Parts) -> Option<IpAddr> {
             content_type = "application/problem+json"),
         (status = 429, description = "a limit is used up", body = ProblemBody,
             content_type = "application/problem+json"),
-        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = ProblemBody,
+        (status = "4XX", description = "any of these answers but 200, with the status that `deny_status` names",
+            body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "the store is unavailable, and a rule fails closed", body = ProblemBody,
             content_type = "application/problem+json"),
     ))]
 pub(super) async fn authz(State(app): State<App>, request: Request) -> Response<Body> {
@@ -183,9 +185,10 @@ impl App {
     }
 }
 
-/// `?deny_status=403`, for proxies that know no other no.
+/// `?deny_status=403`, for proxies that pass no other refusal on. Only a 4xx: proxies that fail open let a request pass on a
+/// 5xx, so a refusal must never have one.
 fn deny_status(uri: &Uri) -> Result<Option<StatusCode>, Problem> {
-    let number = Query::parse(uri, &["deny_status"])?.number("deny_status", 400..=599)?;
+    let number = Query::parse(uri, &["deny_status"])?.number("deny_status", 400..=499)?;
     Ok(number.and_then(|number| StatusCode::from_u16(u16::try_from(number).ok()?).ok()))
 }
 
