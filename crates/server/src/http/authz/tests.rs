@@ -109,7 +109,7 @@ async fn a_status_may_be_disguised_and_the_true_one_is_told() {
         !headers.contains_key("x-ratelimit-reset") && !headers.contains_key("retry-after"),
         "{headers:?}"
     );
-    for query in ["?deny_status=200", "?deny_status=x", "?denystatus=403"] {
+    for query in ["?deny_status=200", "?deny_status=503", "?deny_status=x", "?denystatus=403"] {
         let (status, _, body) = ask(&app, LOCAL, &format!("/v1/authz{query}"), &banned).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}: {body}");
     }
