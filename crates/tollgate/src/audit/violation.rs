@@ -13,10 +13,10 @@ use crate::limiter::Answer;
 /// The most bytes of a text that are kept; callers choose what is in them.
 pub const MAX_TEXT: usize = 256;
 
-/// Refusals of one bucket within one second.
+/// Refusals of one second that have the same bucket, user, address and endpoint.
 ///
-/// What the refused requests have in common is there; a fact that not all of them share is `None`. So a row never
-/// blames one caller for what others did.
+/// Beyond [a bounded number](super::Violations) of such combinations, a record counts several of them: what its requests do
+/// not have in common is `None`, so that a record never attributes one caller's requests to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// The bucket as people read it: `user:42`.
