@@ -127,12 +127,15 @@ async fn a_loan_that_nobody_heard_of_pays_for_the_request_that_wanted_it() {
         let answer = check(&degraded).await;
         answer.degraded().is_some().then_some(answer)
     });
-    assert!(answer.await.allowed());
-    // As above: this one was never sent, and is the only one that is owed.
+    let answer = answer.await;
+    assert!(answer.allowed());
+    // Lost heartbeats may have opened the breaker first: then it was never sent either, and is owed.
+    let unsent = u64::from(answer.degraded().is_some_and(|degraded| degraded.reason != "timeout"));
+    // As above: this one was never sent.
     cut(&proxy, &degraded).await;
     assert!(check(&degraded).await.degraded().is_some());
     heal(&proxy, &degraded).await;
-    assert_eq!(degraded.store().stats().tokens_debited, 1);
+    assert_eq!(degraded.store().stats().tokens_debited, 1 + unsent);
 }
 
 #[tokio::test]
