@@ -141,7 +141,7 @@ pub(super) async fn authz(State(app): State<App>, request: Request) -> Response<
     match deny_status(&asked.uri) {
         Ok(status) => {
             let response = app.answer_proxy(asked).await.unwrap_or_else(Problem::into_response);
-            if response.status().is_success() { response } else { in_disguise(response, status) }
+            if response.status().is_success() { response } else { with_status(response, status) }
         }
         Err(problem) => problem.into_response(),
     }
@@ -150,7 +150,7 @@ pub(super) async fn authz(State(app): State<App>, request: Request) -> Response<
 /// The answer to a request with a method that a route does not take; at forward-auth with the status that it asks for.
 pub(super) fn bad_method(method: &Method, uri: &Uri) -> Response<Body> {
     let status = Some(uri).filter(|uri| uri.path() == PATH).and_then(|uri| deny_status(uri).ok()?);
-    in_disguise(Problem::method(method, uri).into_response(), status)
+    with_status(Problem::method(method, uri).into_response(), status)
 }
 
 impl App {
@@ -201,7 +201,7 @@ pub(crate) fn deny_status_of(request_line: &[u8]) -> Option<StatusCode> {
 }
 
 /// The same answer under another status; the true one is in `tollgate-status`.
-fn in_disguise(mut refusal: Response<Body>, status: Option<StatusCode>) -> Response<Body> {
+fn with_status(mut refusal: Response<Body>, status: Option<StatusCode>) -> Response<Body> {
     if let Some(status) = status {
         let code = HeaderValue::from(refusal.status().as_u16());
         refusal.headers_mut().insert(STATUS, code);
