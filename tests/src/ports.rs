@@ -20,7 +20,7 @@ pub fn free_port() -> u16 {
     // Suites run side by side: each process begins elsewhere and takes steps of its own, so that two of them never try the
     // same ports one after the other. A step that is coprime with COUNT reaches every port.
     let mixed = process::id().wrapping_mul(2_654_435_761);
-    let (start, mut stride) = (mixed % u32::from(COUNT), (mixed >> 16) % u32::from(COUNT) | 1);
+    let (start, mut stride) = (mixed % u32::from(COUNT), ((mixed >> 16) % u32::from(COUNT)) | 1);
     while stride.is_multiple_of(5) {
         stride += 2;
     }
