@@ -294,3 +294,29 @@ async fn one_holder_too_many_is_neither_lent_to_nor_refused() {
         }
     }
 }
+
+/// On Redis' own clock: with injected time no key expires soon.
+#[tokio::test]
+async fn a_key_does_not_expire_before_what_was_lent_under_a_larger_limit_is_earned_back() {
+    let server = RedisServer::start().await;
+    let store = RedisStore::builder(&server.url()).connect().await.expect("a store");
+    let pairs = [["10/s burst 1000", "10/s burst 5"], ["10 every 1s burst 1000", "10 every 1s burst 10"]];
+    for (number, texts) in pairs.into_iter().enumerate() {
+        let [large, small] = texts.map(|text| text.parse::<Limit>().expect("a limit"));
+        let (space, name) = (Space::ad_hoc(&large), format!("key {number}"));
+        let hit = |limit| {
+            let demand = Demand { cost: 1, patience: Micros::MAX };
+            Hit { key: space.named(&name), limit, demand, enforcement: Enforcement::Enforce }
+        };
+        let term = Micros::new(60_000_000);
+        let call = Call { node: NodeId(1), sequence: 1, left: 0, returned: 0, least: 400, want: 400, term };
+        store.lend(&hit(&large), &call).await.expect("an answer").expect("in order");
+        let mut verdicts = Verdicts::new();
+        store.refund(&[hit(&small)], &mut verdicts).await.expect("an answer");
+        let key = String::from_utf8(store.key(&hit(&large))).expect("text");
+        let ttl = server.command(&["PTTL", &key]).await;
+        let ttl: i64 = redis::from_redis_value(ttl).expect("a number");
+        // The lease ends within 60 s and 400 tokens take 40 s more.
+        assert!((90_000..=105_000).contains(&ttl), "{texts:?}: {ttl} ms");
+    }
+}

@@ -457,6 +457,15 @@ impl State {
         }
     }
 
+    /// Whether there is usage above the capacity of the limit that it was written under.
+    pub const fn has_excess(&self) -> bool {
+        match self {
+            State::TokenBucket(debt) | State::LeakyBucket(debt) => debt.excess.is_some(),
+            State::TokenBucketInterval(spent) => spent.excess.is_some(),
+            State::FixedWindow(_) | State::SlidingWindowLog(_) | State::SlidingWindowCounter(_) => false,
+        }
+    }
+
     /// Whether it was written by the algorithm of this limit; if not, the bucket starts anew.
     #[inline]
     pub fn is_of(&self, limit: &Limit) -> bool {

@@ -28,6 +28,10 @@ pub(super) struct KeyQuery {
     limit: Option<String>,
     /// Its algorithm.
     algorithm: Option<String>,
+    /// Where its windows begin.
+    window: Option<String>,
+    /// The time zone of calendar windows.
+    time_zone: Option<String>,
 }
 
 /// Every bucket that is shown as this key.
@@ -115,14 +119,20 @@ struct Buckets {
 impl Buckets {
     fn of(app: &App, key: Result<Path<String>, PathRejection>, uri: &Uri) -> Result<Self, Problem> {
         let Path(key) = key.map_err(|error| Problem::missing(error.body_text()))?;
-        let query = Query::parse(uri, &["limit", "algorithm"])?;
+        let query = Query::parse(uri, &["limit", "algorithm", "window", "time_zone"])?;
         let rules = app.limiter.rules();
         let with_limits = rules.rules().iter().filter(|rule| rule.limit().is_some());
         let read = |rule: &Rule| rule.read_key(&key).map(|request| (rule.clone(), request));
         let mut found: Vec<_> = with_limits.filter_map(read).collect();
         let given = |name| query.text(name).map(str::to_owned);
         if query.text("limit").or(query.text("algorithm")).is_some() {
-            let draft = Draft { limit: given("limit"), algorithm: given("algorithm"), ..Draft::default() };
+            let draft = Draft {
+                limit: given("limit"),
+                algorithm: given("algorithm"),
+                window: given("window"),
+                time_zone: given("time_zone"),
+                ..Draft::default()
+            };
             found.push((Rule::ad_hoc(&key, limit_of(draft)?), Rule::naming(key.clone())));
         }
         if found.is_empty() {

@@ -131,6 +131,13 @@ async fn the_buckets_of_a_key_are_looked_at_and_forgotten() {
     assert_eq!((status, fresh["buckets"].as_array().unwrap().len()), (StatusCode::OK, 1));
     assert_eq!((&fresh["buckets"][0]["known"], &fresh["buckets"][0]["state"]), (&json!(false), &Value::Null));
     assert_eq!(served.ok("GET /v1/keys/user:42?limit=5/s", "").await["buckets"][1]["remaining"], 4);
+    // Where windows begin is part of what a bucket is.
+    let first = json!({"key": "w", "limit": "3/min", "algorithm": "fixed_window", "window": "first"});
+    served.ok("POST /v1/check", &first).await;
+    let reset = "DELETE /v1/keys/w?limit=3/min&algorithm=fixed_window&window=first";
+    assert_eq!(served.ok(&reset.replace("DELETE", "GET"), "").await["buckets"][0]["remaining"], 2);
+    assert_eq!(served.ok(reset, "").await["buckets"][0]["remaining"], 3);
+    assert_eq!(served.ok("POST /v1/check", &first).await["remaining"], 2);
     for (line, status) in [
         ("GET /v1/keys/nobody:1", StatusCode::NOT_FOUND),
         ("DELETE /v1/keys/nobody:1", StatusCode::NOT_FOUND),

@@ -165,7 +165,10 @@ impl MemoryStore {
         let state = overflow.buckets.get(&self.overflow_hash(hit)).map(|bucket| bucket.state.clone());
         // A key with room that is refused for what the overflow bucket has used is refused because the store was full.
         shard.overflowed += u64::from(!has_room || state.is_some());
-        (state, if has_room { Home::New } else { Home::Overflow })
+        // Excess is kept wide, which the look above did not count.
+        let is_wide = state.as_ref().is_some_and(State::has_excess);
+        let fits = has_room && (!is_wide || shard.has_room(pending + 1, Wide::SMALLEST));
+        (state, if fits { Home::New } else { Home::Overflow })
     }
 
     /// Writes a bucket back, if it changed, and returns what was borrowed.

@@ -771,9 +771,14 @@ for key, bucket in pairs(buckets) do
       new_at = log.close(key, bucket)
     end
 
-    -- What is out on lease is used until it ends, and then has to be earned back.
+    -- What is out on lease is used until it ends, and then has to be earned back: all of it, after debt and excess, also
+    -- where it was lent under a larger limit.
     if bucket.out then
-      new_at = max(new_at, bucket.till + (bucket.full or 0))
+      local earned = 0
+      if bucket.units then earned = bucket.held * bucket.units / bucket.rate + 1000
+      elseif bucket.count then earned = (ceil(bucket.held / bucket.count) + 1) * bucket.interval end
+      earned = min(max(new_at, bucket.till) + earned, bucket.till + EXCESS_LIFETIME)
+      new_at = max(new_at, bucket.till + (bucket.full or 0), earned)
       if state then state = state .. lending.pack(bucket.out) end
     end
     local ttl = new_at and max(1, ceil((new_at - now) / 1000))

@@ -92,13 +92,13 @@ pub(super) fn decode_leased(algorithm: AlgorithmName, bytes: &[u8]) -> Option<(S
     Some((state, Ledger::new(leases)))
 }
 
-/// Added to the first byte of a state with excess.
+/// Added to the first byte of a state with excess, which only the three kinds of buckets have.
 const EXCESS_FLAG: u8 = 16;
 /// The bytes of the excess.
 const EXCESS: usize = 28;
 
 fn has_excess(bytes: &[u8]) -> bool {
-    bytes.first().is_some_and(|first| first & EXCESS_FLAG != 0)
+    bytes.first().is_some_and(|first| matches!(first, 17..=19))
 }
 
 /// The bytes of a state without excess and leases.
@@ -125,7 +125,8 @@ const MOST: u64 = 1 << 53;
 /// The state of an algorithm; none where the bytes are another's or nobody's.
 fn decode(algorithm: AlgorithmName, bytes: &[u8]) -> Option<State> {
     let mut fields = Fields(bytes);
-    if fields.byte()? & !EXCESS_FLAG != tag(algorithm) {
+    let excess_flag = if has_excess(bytes) { EXCESS_FLAG } else { 0 };
+    if fields.byte()? != tag(algorithm) + excess_flag {
         return None;
     }
     let excess = if has_excess(bytes) { Some(fields.excess()?) } else { None };
@@ -208,5 +209,14 @@ mod tests {
         bytes.push(0);
         assert_eq!(decode(AlgorithmName::TokenBucket, &bytes), None);
         assert_eq!(decode(AlgorithmName::TokenBucket, b""), None);
+        // Only buckets have excess: a window with its flag is not ours, as in the script.
+        let mut flagged = vec![tag(AlgorithmName::FixedWindow) + EXCESS_FLAG];
+        (0..7).for_each(|number| put(number, &mut flagged));
+        assert_eq!(decode(AlgorithmName::FixedWindow, &flagged), None);
+        flagged[0] = tag(AlgorithmName::TokenBucket) + EXCESS_FLAG;
+        let excess = Some(Excess { tokens: 0, capacity: 1, refill: 2, period: 3 });
+        let last = Timestamp::from_micros(6);
+        let state = State::TokenBucket(Debt { debt: 4, p: 5, last, excess });
+        assert_eq!(decode(AlgorithmName::TokenBucket, &flagged), Some(state));
     }
 }
