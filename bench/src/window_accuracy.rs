@@ -58,7 +58,7 @@ impl Workload {
         }
     }
 
-    /// How many sources send so many requests in about ten windows; at the boundaries, a hundred.
+    /// The number of sources for a number of requests in about ten windows; at the boundaries, a hundred.
     fn sources(self, requests: usize) -> usize {
         let requests_of_each = match self {
             Workload::Zipf => 37,
@@ -154,7 +154,7 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// Compares on so many requests of a workload, about.
+    /// Compares on about this number of requests of a workload.
     pub fn measure(workload: Workload, requests: usize) -> Self {
         let limits = Limits::new();
         let mut sources: Vec<Source> = Vec::new();

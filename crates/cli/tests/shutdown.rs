@@ -15,7 +15,7 @@ use tollgate_tests::signals::Signal;
 mod support;
 
 const STOPS: usize = 50;
-/// So many servers are stopped side by side.
+/// Servers that are stopped concurrently.
 const SIDE_BY_SIDE: usize = 5;
 const CLIENTS: usize = 10;
 /// A handshake of TCP that takes longer was ignored by the kernel: the connection was not accepted.

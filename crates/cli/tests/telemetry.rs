@@ -213,7 +213,7 @@ async fn a_store_that_is_away_is_told_and_makes_nobody_unready() {
         body(&served.get("/readyz")).contains(r#""ready":true,"store":"unreachable""#)
     });
     // While it connects again, decisions may be late instead.
-    poll::blocking("metrics of a store that is away", poll::PATIENCE, || {
+    poll::blocking("metrics of a store that is unavailable", poll::PATIENCE, || {
         served.post("/v1/check", ONE);
         let metrics = body(&served.get("/metrics"));
         let degraded = r#"tollgate_degraded_decisions_total{policy="open",reason="unreachable"} "#;
