@@ -5,7 +5,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http2::{SendRequest, handshake};
-use hyper::{Request, StatusCode};
+use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tollgate_tests::poll::until;
@@ -93,6 +93,51 @@ async fn a_client_that_keeps_taking_streams_back_is_cut_off_and_others_are_serve
     let (answer, ()) = tokio::join!(read_to_end(&mut from), sent);
     assert!(!answer.is_empty(), "it said goodbye");
     assert!(server.serves().await);
+    server.stop().await;
+}
+
+/// What a server answers to requests over HTTP/2 with these headers: status, headers and body.
+async fn head(
+    send: &mut SendRequest<Full<Bytes>>,
+    uri: &str,
+    fields: &[(String, String)],
+) -> (StatusCode, HeaderMap, Bytes) {
+    let mut asked = Request::get(format!("http://localhost{uri}"));
+    for (name, value) in fields {
+        asked = asked.header(name, value);
+    }
+    send.ready().await.unwrap();
+    let answer = send.send_request(asked.body(Full::default()).unwrap()).await.unwrap();
+    let (parts, body) = answer.into_parts();
+    (parts.status, parts.headers, body.collect().await.unwrap().to_bytes())
+}
+
+#[tokio::test]
+async fn a_head_over_http_2_beyond_the_bound_is_431_with_a_problem() {
+    let server = Running::start(Options::default()).await;
+    let (mut send, _connection) = connect(&server).await;
+    let many = |count: usize| (0..count).map(|n| (format!("x-{n}"), n.to_string())).collect::<Vec<_>>();
+    let long = |bytes: usize| vec![("x-long".to_owned(), "a".repeat(bytes))];
+    for fields in [many(95), long(15 << 10)] {
+        assert_eq!(head(&mut send, "/livez", &fields).await.0, StatusCode::OK);
+    }
+    for fields in [many(101), long(16 << 10), long(60 << 10)] {
+        let (status, headers, body) = head(&mut send, "/livez", &fields).await;
+        assert_eq!(status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        assert_eq!(headers["content-type"], "application/problem+json");
+        let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(problem["status"], 431);
+        let (status, headers, body) = head(&mut send, "/v1/authz?deny_status=403", &fields).await;
+        assert_eq!((status, &headers["tollgate-status"]), (StatusCode::FORBIDDEN, &"431".parse().unwrap()));
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(&body).unwrap(), problem);
+    }
+    let target = format!("/livez?{}", "a".repeat(16 << 10));
+    assert_eq!(head(&mut send, &target, &[]).await.0, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    // Here h2 answers, which has a bound of its own; the connection stays.
+    let (status, ..) = head(&mut send, "/livez", &long(100 << 10)).await;
+    assert_eq!(status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    assert_eq!(head(&mut send, "/livez", &[]).await.0, StatusCode::OK);
+    drop(send);
     server.stop().await;
 }
 

@@ -2,10 +2,15 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::thread;
+use std::process::{Child, Command, Stdio};
+use std::{fs, thread};
 
+use tokio::net::TcpStream;
 use tokio::time::{Duration, Instant};
 use tollgate_tests::poll;
+use tollgate_tests::ports::free_port;
+use tollgate_tests::redis_server::RedisServer;
+use tollgate_tests::scratch::Scratch;
 use tollgate_tests::signals::Signal;
 
 use crate::application::Application;
@@ -193,10 +198,15 @@ fn broken(answer: Vec<u8>) -> String {
 async fn an_answer_that_a_proxy_cannot_use_never_lets_a_request_pass() {
     let big =
         format!("HTTP/1.1 200 OK\r\nx: {}\r\ncontent-length: 0\r\n\r\n", "a".repeat(20 << 10)).into_bytes();
+    let bad_gateway = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec();
     for (kind, answers) in [
         (Kind::Nginx, vec![big.clone(), Vec::new()]),
         (Kind::Haproxy, vec![big, b"what?\r\n\r\n".to_vec()]),
         (Kind::Caddy, vec![Vec::new(), b"what?\r\n\r\n".to_vec()]),
+        // The words of a load balancer between the two that met such an answer.
+        (Kind::Nginx, vec![bad_gateway.clone()]),
+        (Kind::Haproxy, vec![bad_gateway.clone()]),
+        (Kind::Caddy, vec![bad_gateway]),
     ] {
         for answer in answers {
             let (application, address) = (Application::start(), broken(answer));
@@ -208,6 +218,112 @@ async fn an_answer_that_a_proxy_cannot_use_never_lets_a_request_pass() {
             }
             assert_eq!(application.calls(), 0, "{kind:?}");
         }
+    }
+}
+
+/// A load balancer whose only tollgate is down: it answers 503 itself.
+struct LoadBalancer {
+    process: Child,
+    address: String,
+    _folder: Scratch,
+}
+
+impl LoadBalancer {
+    async fn start() -> Self {
+        let (port, down, folder) = (free_port(), free_port(), Scratch::new("load-balancer"));
+        let text = format!(
+            "defaults\n mode http\n timeout connect 1s\n timeout client 30s\n timeout server 30s\n\
+             listen tollgates\n bind 127.0.0.1:{port}\n server one 127.0.0.1:{down}\n"
+        );
+        fs::write(folder.path().join("haproxy.cfg"), text).unwrap();
+        let mut process = Command::new("haproxy")
+            .args(["-db", "-f", "haproxy.cfg"])
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        poll::until("a load balancer that listens", async || {
+            assert!(process.try_wait().unwrap().is_none(), "it does not start");
+            TcpStream::connect((ONE, port)).await.ok()
+        })
+        .await;
+        LoadBalancer { process, address: format!("127.0.0.1:{port}"), _folder: folder }
+    }
+}
+
+impl Drop for LoadBalancer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_5xx_that_is_not_a_decision_follows_the_failure_choice() {
+    let load_balancer = LoadBalancer::start().await;
+    // What tollgate answers when a request panics.
+    let body = r#"{"type":"about:blank","title":"something went wrong here","status":500}"#;
+    let panicked = format!(
+        "HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/problem+json\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let panics = broken(panicked.into_bytes());
+    for kind in Kind::WITH_A_CHOICE {
+        for instead in [&load_balancer.address, &panics] {
+            for (fail_closed, expected, calls) in [(false, 200, 3), (true, 503, 0)] {
+                let application = Application::start();
+                let setup = Setup { instead: Some(instead), fail_closed, ..Setup::new(kind) };
+                let proxy = Proxy::start(&setup, &application).await;
+                for _ in 0..3 {
+                    let answer = ask(proxy.port, ONE, "GET /", "").await;
+                    assert_eq!(status(&answer), expected, "{kind:?}, closed {fail_closed}: {answer}");
+                    if fail_closed {
+                        assert_eq!(header(&answer, "content-type"), "application/problem+json", "{answer}");
+                    }
+                }
+                assert_eq!(application.calls(), calls, "{kind:?}, closed {fail_closed}");
+            }
+        }
+    }
+}
+
+/// The failure choice of a proxy is for a tollgate that gives no decision. This is a decision.
+#[tokio::test]
+async fn a_rule_that_fails_closed_refuses_behind_every_proxy_whatever_its_failure_choice() {
+    let rules = "rules:
+  - { name: login, key: 'ip:{ip}', limit: 100/h, when: { endpoint: /login }, on_store_failure: closed }
+  - { name: others, key: 'ip:{ip}', limit: 100/h, when: { endpoint: /free }, on_store_failure: open }";
+    for (kind, fail_closed, expected) in [
+        (Kind::Nginx, false, 503),
+        (Kind::Nginx, true, 503),
+        (Kind::Haproxy, false, 503),
+        (Kind::Haproxy, true, 503),
+        (Kind::Caddy, false, 503),
+        (Kind::Caddy, true, 503),
+        (Kind::IngressNginx, false, 403),
+    ] {
+        let mut redis = RedisServer::start().await;
+        let application = Application::start();
+        let url = redis.url();
+        let flags = ["--store", &url];
+        let setup = Setup { rules, flags: &flags, fail_closed, ..Setup::new(kind) };
+        let proxy = Proxy::start(&setup, &application).await;
+        assert_eq!(status(&ask(proxy.port, ONE, "POST /login", "").await), 200, "{kind:?}");
+        redis.kill();
+        for _ in 0..3 {
+            let refused = ask(proxy.port, ONE, "POST /login", "").await;
+            assert_eq!(status(&refused), expected, "{kind:?}, closed {fail_closed}: {refused}");
+            if expected == 503 {
+                assert_eq!(header(&refused, "content-type"), "application/problem+json", "{refused}");
+                assert_eq!(header(&refused, "retry-after"), "1", "{refused}");
+                assert!(refused.contains("#temporary-reduced-capacity"), "{refused}");
+            }
+            let passed = ask(proxy.port, ONE, "POST /free", "").await;
+            assert_eq!(status(&passed), 200, "{kind:?}, closed {fail_closed}: {passed}");
+        }
+        assert_eq!(application.calls(), 4, "{kind:?}, closed {fail_closed}");
     }
 }
 

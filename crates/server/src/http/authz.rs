@@ -33,7 +33,8 @@ const TARGET: [HeaderName; 2] =
 /// The same with scheme and host before it, as ingress-nginx writes it; the only one if it is there.
 const URL: [HeaderName; 1] = [HeaderName::from_static("x-original-url")];
 const HOST: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host")];
-/// What the status would have been, where the proxy cannot pass it on.
+/// The true status of a refusal, whatever `deny_status` makes of it. Only answers of this route have it, so a proxy that
+/// fails open can tell the 503 of a rule that fails closed from a failure of tollgate.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
 /// The longest a request is held for its turn in a leaky bucket: well within what a request has, and what a stop waits.
 const MAX_WAIT: Duration = Duration::from_secs(5);
@@ -115,7 +116,7 @@ fn peer(request: &Parts) -> Option<IpAddr> {
 #[utoipa::path(method(get, head, post, put, patch, delete, options), path = "/v1/authz", tag = "decisions",
     params(
         ("deny_status" = Option<u16>, Query, minimum = 400, maximum = 499,
-            description = "the status of every refusal; the true one is in `tollgate-status`"),
+            description = "the status of every refusal; the true one is in `tollgate-status`, with or without this parameter"),
         ("X-Forwarded-Method" = Option<String>, Header, description = "or `X-Original-Method`"),
         ("X-Forwarded-Uri" = Option<String>, Header, description = "or `X-Original-URI`, or `X-Original-URL`"),
         ("X-Forwarded-Host" = Option<String>, Header),
@@ -143,14 +144,17 @@ pub(super) async fn authz(State(app): State<App>, request: Request) -> Response<
             let response = app.answer_proxy(asked).await.unwrap_or_else(Problem::into_response);
             if response.status().is_success() { response } else { with_status(response, status) }
         }
-        Err(problem) => problem.into_response(),
+        Err(problem) => with_status(problem.into_response(), None),
     }
 }
 
-/// The answer to a request with a method that a route does not take; at forward-auth with the status that it asks for.
-pub(super) fn bad_method(method: &Method, uri: &Uri) -> Response<Body> {
-    let status = Some(uri).filter(|uri| uri.path() == PATH).and_then(|uri| deny_status(uri).ok()?);
-    with_status(Problem::method(method, uri).into_response(), status)
+/// The answer to a request that is rejected before it reaches its route; at forward-auth with the status that it asks for.
+pub(crate) fn rejected(uri: &Uri, problem: Problem) -> Response<Body> {
+    let refusal = problem.into_response();
+    match uri.path() == PATH {
+        true => with_status(refusal, deny_status(uri).ok().flatten()),
+        false => refusal,
+    }
 }
 
 impl App {
@@ -192,19 +196,19 @@ fn deny_status(uri: &Uri) -> Result<Option<StatusCode>, Problem> {
     Ok(number.and_then(|number| StatusCode::from_u16(u16::try_from(number).ok()?).ok()))
 }
 
-/// The status that a request asks for with `deny_status`, if it is one for forward-auth. This takes the bytes of a request
-/// line, or their beginning, for requests that are rejected before they are parsed.
-pub(crate) fn deny_status_of(request_line: &[u8]) -> Option<StatusCode> {
+/// The status with which forward-auth refuses a request that is rejected with this status before it is parsed; none if
+/// the request is for another route. This takes the bytes of the request line, or their beginning.
+pub(crate) fn refusal_status(request_line: &[u8], status: StatusCode) -> Option<StatusCode> {
     let target = request_line.split(|byte| *byte == b' ').nth(1)?;
     let uri = Uri::try_from(target).ok().filter(|uri| uri.path() == PATH)?;
-    deny_status(&uri).ok().flatten()
+    Some(deny_status(&uri).ok().flatten().unwrap_or(status))
 }
 
-/// The same answer under another status; the true one is in `tollgate-status`.
+/// The same refusal with its status in `tollgate-status`, and under another status if one is asked for.
 fn with_status(mut refusal: Response<Body>, status: Option<StatusCode>) -> Response<Body> {
+    let code = HeaderValue::from(refusal.status().as_u16());
+    refusal.headers_mut().insert(STATUS, code);
     if let Some(status) = status {
-        let code = HeaderValue::from(refusal.status().as_u16());
-        refusal.headers_mut().insert(STATUS, code);
         *refusal.status_mut() = status;
     }
     refusal

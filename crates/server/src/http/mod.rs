@@ -43,7 +43,7 @@ use utoipa_axum::routes;
 pub use admin::Access;
 pub(crate) use admin::Peer;
 pub(crate) use ask::MAX_BODY_BYTES;
-pub(crate) use authz::deny_status_of;
+pub(crate) use authz::{refusal_status, rejected};
 pub use body::DecisionBody;
 pub(crate) use check::Prefer;
 pub(crate) use events::EVENTS;
@@ -241,7 +241,9 @@ pub(crate) fn router(app: App) -> Router {
     router
         .merge(web::router())
         .fallback(async |uri: Uri| Problem::not_found(&uri))
-        .method_not_allowed_fallback(async |method: Method, uri: Uri| authz::bad_method(&method, &uri))
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            rejected(&uri, Problem::method(&method, &uri))
+        })
         .with_state(app)
 }
 

@@ -16,6 +16,7 @@
 
 mod backlog;
 mod direct;
+mod head;
 mod rejections;
 mod rewound;
 mod stall;
@@ -58,13 +59,12 @@ use crate::record::events::Hangup;
 use crate::server::Config;
 use crate::telemetry::{Observe, REQUEST_ID};
 use direct::{Direct, HTTP2};
+use head::{MAX_HEAD_BYTES, MAX_HTTP2_HEAD_BYTES, reject_large_head};
 use rejections::Rejections;
 use rewound::Rewound;
 use stall::{Flowing, Unread};
 pub use tls::{TlsError, TlsFiles};
 
-/// Request heads beyond this are answered 431.
-const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Requests at once on one connection of HTTP/2.
 const MAX_STREAMS: u32 = 250;
 /// Streams that a client may open and take back before its connection is closed.
@@ -373,7 +373,7 @@ impl Connection {
             .max_concurrent_streams(MAX_STREAMS)
             .max_pending_accept_reset_streams(MAX_RESETS)
             .max_local_error_reset_streams(MAX_RESETS)
-            .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
+            .max_header_list_size(MAX_HTTP2_HEAD_BYTES)
             .serve_connection(
                 TokioIo::new(stream),
                 service_fn(|request| self.answer(request, &hangup, Some(&unread))),
@@ -475,6 +475,9 @@ async fn until_hung_up(
 
 /// The answer to one request, whatever becomes of it. A panic is a bug here, and that request's alone.
 async fn answer(router: Router, request: Request<Body>, within: Duration, traffic: &Traffic) -> Response {
+    if let Some(rejected) = reject_large_head(&request) {
+        return rejected;
+    }
     let answered = AssertUnwindSafe(router.oneshot(request)).catch_unwind();
     match tokio::time::timeout(within, answered).await {
         Ok(Ok(Ok(response))) => response,

@@ -14,7 +14,8 @@ use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use crate::http::{Problem, deny_status_of};
+use super::head::head_too_large;
+use crate::http::{Problem, refusal_status};
 
 /// What is remembered of a request: enough for the request line of forward-auth.
 const REQUEST_LINE_BYTES: usize = 128;
@@ -184,25 +185,26 @@ fn rejection(bytes: &[u8]) -> Option<Rejection<'_>> {
 impl Rejection<'_> {
     /// The whole answer to a request that began like this.
     fn answer(&self, request_line: &[u8]) -> Vec<u8> {
-        let (title, detail) = match self.status {
-            StatusCode::URI_TOO_LONG => {
-                ("the request target is too long", "a request target has at most 64 KiB")
-            }
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                ("the request head is too large", "a request head has at most 16 KiB and 100 fields")
-            }
-            _ => (
+        let problem = match self.status {
+            StatusCode::URI_TOO_LONG => Problem::new(
+                self.status,
+                "the request target is too long",
+                "a request target has at most 64 KiB",
+            ),
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => head_too_large(),
+            status => Problem::new(
+                status,
                 "the request is malformed",
                 "the request line or a header field is not valid HTTP; control characters, for one, are not",
             ),
         };
-        let body = Problem::new(self.status, title, detail).to_json();
-        let chosen = deny_status_of(request_line);
-        let shown = chosen.unwrap_or(self.status);
+        let body = problem.to_json();
+        let at_forward_auth = refusal_status(request_line, self.status);
+        let shown = at_forward_auth.unwrap_or(self.status);
         let mut head =
             format!("HTTP/1.1 {} {}\r\n", shown.as_str(), shown.canonical_reason().unwrap_or_default());
         head.push_str("content-type: application/problem+json\r\n");
-        if chosen.is_some() {
+        if at_forward_auth.is_some() {
             head.push_str(&format!("tollgate-status: {}\r\n", self.status.as_str()));
         }
         head.push_str(&format!("content-length: {}\r\n", body.len()));

@@ -3,9 +3,9 @@ use super::super::*;
 use axum::body::to_bytes;
 use axum::http::StatusCode;
 use serde_json::Value;
-use tollgate::MemoryStore;
 use tollgate::core::{HeaderForm, HeaderSet, PartitionSecret};
 use tollgate::plans::{PlanOptions, Plans};
+use tollgate::{MemoryStore, RedisStore};
 use tollgate_tower::IdentifyConfig;
 use tower::ServiceExt as _;
 
@@ -59,7 +59,10 @@ async fn the_original_request_is_what_is_checked_and_refusals_have_headers_and_a
         assert_eq!(headers["x-ratelimit-limit"], "2");
     }
     let (status, headers, body) = ask(&app, LOCAL, "/v1/authz", &forwarded("/api/a", "192.0.2.7")).await;
-    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        (status, &headers["tollgate-status"]),
+        (StatusCode::TOO_MANY_REQUESTS, &"429".parse().unwrap())
+    );
     assert_eq!(
         (&headers["retry-after"], &headers["content-type"]),
         (&"1800".parse().unwrap(), &"application/problem+json".parse().unwrap())
@@ -110,8 +113,32 @@ async fn a_status_may_be_disguised_and_the_true_one_is_told() {
         "{headers:?}"
     );
     for query in ["?deny_status=200", "?deny_status=503", "?deny_status=x", "?denystatus=403"] {
-        let (status, _, body) = ask(&app, LOCAL, &format!("/v1/authz{query}"), &banned).await;
+        let (status, headers, body) = ask(&app, LOCAL, &format!("/v1/authz{query}"), &banned).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}: {body}");
+        assert_eq!(headers["tollgate-status"], "400");
+    }
+}
+
+/// A proxy that fails open must not mistake the decision for a failure of tollgate.
+#[tokio::test]
+async fn a_rule_that_fails_closed_is_marked_as_a_decision() {
+    let store = RedisStore::builder("redis://127.0.0.1:1").connect().await.unwrap();
+    let rules = "rules: [{ name: strict, key: global, limit: 5/s, on_store_failure: closed }]";
+    let rules = tollgate::rules::parse("rules.yaml", rules).unwrap();
+    let limiter = Limiter::new(rules, AnyStore::from(store));
+    let app = router(App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned())));
+    for (path, shown) in [("/v1/authz", 503), ("/v1/authz?deny_status=403", 403)] {
+        let (status, headers, body) = ask(&app, LOCAL, path, &forwarded("/", "192.0.2.7")).await;
+        assert_eq!(
+            (status.as_u16(), &headers["tollgate-status"]),
+            (shown, &"503".parse().unwrap()),
+            "{body}"
+        );
+        assert_eq!(
+            (&headers["retry-after"], &body["status"]),
+            (&"1".parse().unwrap(), &503.into()),
+            "{body}"
+        );
     }
 }
 
