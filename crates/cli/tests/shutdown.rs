@@ -12,9 +12,10 @@ use support::Served;
 use tollgate_tests::poll;
 use tollgate_tests::signals::Signal;
 
+#[path = "support/http2.rs"]
+mod http2;
 mod support;
 
-const STOPS: usize = 50;
 /// Servers that are stopped concurrently.
 const SIDE_BY_SIDE: usize = 5;
 const CLIENTS: usize = 10;
@@ -56,8 +57,11 @@ fn is_last(stream: &mut BufReader<TcpStream>) -> io::Result<bool> {
     }
 }
 
-/// A closed-loop client, until no connection is accepted. Its requests that were lost, and how.
-fn client(address: SocketAddr, request: &str, answered: &AtomicU64) -> Vec<io::Error> {
+/// Connects again and again, until no connection is accepted. The requests that were lost, and how.
+fn reconnecting(
+    address: SocketAddr,
+    mut ask: impl FnMut(BufReader<TcpStream>) -> io::Result<()>,
+) -> Vec<io::Error> {
     let mut lost = Vec::new();
     loop {
         let stream = match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
@@ -71,33 +75,35 @@ fn client(address: SocketAddr, request: &str, answered: &AtomicU64) -> Vec<io::E
             }
         };
         stream.set_read_timeout(Some(poll::PATIENCE)).unwrap();
-        let mut stream = BufReader::new(stream);
-        loop {
-            let asked = stream.get_mut().write_all(request.as_bytes()).and_then(|()| is_last(&mut stream));
-            match asked {
-                Ok(is_last) => {
-                    answered.fetch_add(1, Ordering::Relaxed);
-                    if is_last {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    lost.push(error);
-                    break;
-                }
-            }
-        }
+        lost.extend(ask(BufReader::new(stream)).err());
     }
 }
 
+/// A closed-loop client of HTTP/1.
+fn http1_client(address: SocketAddr, number: usize, answered: &AtomicU64) -> Vec<io::Error> {
+    let request = request(number);
+    reconnecting(address, |mut stream| {
+        loop {
+            stream.get_mut().write_all(request.as_bytes())?;
+            let is_last = is_last(&mut stream)?;
+            answered.fetch_add(1, Ordering::Relaxed);
+            if is_last {
+                return Ok(());
+            }
+        }
+    })
+}
+
+/// A client with this number, which counts the requests that are answered and returns those that are lost.
+type Client = fn(SocketAddr, usize, &AtomicU64) -> Vec<io::Error>;
+
 /// Stops a server under load: how many requests it answered, and those that were lost.
-fn stop_under_load() -> (u64, Vec<io::Error>) {
+fn stop_under_load(client: Client) -> (u64, Vec<io::Error>) {
     let served = Served::start(&[]);
     let (address, answered) = (served.http.parse().unwrap(), &AtomicU64::new(0));
     let lost = thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|number| scope.spawn(move || client(address, &request(number), answered)))
-            .collect();
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|number| scope.spawn(move || client(address, number, answered))).collect();
         poll::blocking("the load", poll::PATIENCE, || answered.load(Ordering::Relaxed) > 500);
         Signal::Terminate.send(served.pid());
         clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
@@ -106,14 +112,25 @@ fn stop_under_load() -> (u64, Vec<io::Error>) {
     (answered.load(Ordering::Relaxed), lost)
 }
 
-#[test]
-fn fifty_stops_under_load_lose_no_request() {
+fn stops_lose_no_request(stops: usize, client: Client) {
     let lanes: Vec<(u64, Vec<io::Error>)> = thread::scope(|scope| {
-        let stops = || (0..STOPS / SIDE_BY_SIDE).map(|_| stop_under_load()).collect::<Vec<_>>();
+        let stops = || (0..stops / SIDE_BY_SIDE).map(|_| stop_under_load(client)).collect::<Vec<_>>();
         let lanes: Vec<_> = (0..SIDE_BY_SIDE).map(|_| scope.spawn(stops)).collect();
         lanes.into_iter().flat_map(|lane| lane.join().unwrap()).collect()
     });
     let answered: u64 = lanes.iter().map(|(answered, _)| answered).sum();
     let lost: Vec<_> = lanes.iter().flat_map(|(_, lost)| lost).collect();
     assert!(lost.is_empty(), "{} of {answered} requests were lost: {lost:?}", lost.len());
+}
+
+#[test]
+fn fifty_stops_under_load_lose_no_request() {
+    stops_lose_no_request(50, http1_client);
+}
+
+/// A server that stops says GOAWAY, answers every request that was sent before a client has read that, and then closes the
+/// connection.
+#[test]
+fn stops_under_load_over_http_2_lose_no_request() {
+    stops_lose_no_request(20, http2::client);
 }
