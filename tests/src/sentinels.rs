@@ -99,7 +99,7 @@ impl Sentinels {
     ///
     /// The sentinels refuse.
     pub async fn failover(&self) {
-        poll::until("a sentinel that begins a failover", async || {
+        poll::within(TOGETHER_WITHIN, "a sentinel that begins a failover", async || {
             self.sentinels[0].ask(&["SENTINEL", "FAILOVER", NAME]).await.ok()
         })
         .await;
@@ -112,7 +112,7 @@ impl Sentinels {
     /// One refuses it.
     pub async fn command(&self, words: &[&str]) {
         for sentinel in &self.sentinels {
-            sentinel.ask(words).await.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+            sentinel.command(words).await;
         }
     }
 
@@ -139,6 +139,18 @@ impl Sentinels {
     /// There is none left.
     pub fn lose_a_sentinel(&mut self) {
         self.sentinels.pop().expect("one is left");
+    }
+
+    /// Waits until a server is a replica that has all that its primary has.
+    ///
+    /// # Panics
+    ///
+    /// It does not come to that.
+    pub async fn until_in_step(&self, server: usize) {
+        poll::within(TOGETHER_WITHIN, "the replica to be in step", async || {
+            is_in_step(&self.servers[server].server).await.then_some(())
+        })
+        .await;
     }
 
     /// Waits until a server calls itself `master` or `slave`.
@@ -177,11 +189,17 @@ impl Behind {
                 self.server.command(&["REPLICAOF", "127.0.0.1", &port]).await;
                 told = Some(clock.now());
             }
-            let status = self.server.info("replication", "master_link_status").await;
-            (status.as_deref() == Some("up")).then_some(())
+            is_in_step(&self.server).await.then_some(())
         })
         .await;
     }
+}
+
+/// Whether a replica has all that its primary has.
+pub async fn is_in_step(replica: &RedisServer) -> bool {
+    // Whoever asks while the role changes is hung up on.
+    let info = replica.try_command(&["INFO", "replication"]).await;
+    info.is_ok_and(|info| text(&info).contains("master_link_status:up"))
 }
 
 impl Sentinel {
@@ -232,6 +250,20 @@ impl Sentinel {
     /// The port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Makes it name another primary, without a word to those who listen to it.
+    ///
+    /// # Panics
+    ///
+    /// It refuses.
+    pub async fn watch(&self, primary: u16) {
+        self.command(&["SENTINEL", "REMOVE", NAME]).await;
+        self.command(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &primary.to_string(), "1"]).await;
+    }
+
+    async fn command(&self, words: &[&str]) {
+        self.ask(words).await.unwrap_or_else(|error| panic!("{words:?}: {error}"));
     }
 
     /// What it has written about itself.
