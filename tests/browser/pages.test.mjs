@@ -24,10 +24,10 @@ test('the overview counts decisions and shows a refusal as it happens, and why',
     await part(page, 'Refusals as they happen').getByRole('cell', { name: 'user:ada' }).waitFor();
     await part(page, 'Most refused keys').getByText('user:ada').waitFor();
     await part(page, 'Health').getByText('in memory').waitFor();
-    await page.getByRole('img', { name: /^Decisions a second/ }).waitFor();
+    await page.getByRole('img', { name: /^Decisions per second/ }).waitFor();
     await page.getByRole('link', { name: 'why' }).first().click();
     await part(page, 'The decision').getByText('refused', { exact: true }).waitFor();
-    await part(page, 'Rules').getByRole('row', { name: /per-user-free speaks/ }).waitFor();
+    await part(page, 'Rules').getByRole('row', { name: /per-user-free binding/ }).waitFor();
   }));
 
 test('a most refused key opens that key, which can be reset', () =>
@@ -72,7 +72,7 @@ test('a request that might come is explained rule by rule, and nothing is charge
     await page.getByLabel('Plan').fill('pro');
     await page.getByRole('button', { name: 'Explain' }).click();
     const rules = part(page, 'Rules');
-    await rules.getByRole('row', { name: /per-user-pro speaks/ }).waitFor();
+    await rules.getByRole('row', { name: /per-user-pro binding/ }).waitFor();
     await rules.getByRole('row', { name: /per-user-free no/ }).waitFor();
     const { decisions } = await server.call('GET', '/v1/decisions');
     assert.ok(decisions.every(({ attributes }) => attributes.user_id !== 'grace'));

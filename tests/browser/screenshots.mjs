@@ -49,6 +49,11 @@ const acts = {
     await page.goto(`${server.url}/#/explain/${refused.decision_id}`);
     await part(page, 'The decision').waitFor();
   },
+  async keys(page, server) {
+    await page.goto(`${server.url}/#/keys/user%3Au7`);
+    await part(page, 'user:u7').getByRole('row').nth(1).waitFor();
+    await part(page, 'Recent decisions').getByText('refused', { exact: true }).first().waitFor();
+  },
   violations: { ready: 'Over time' },
 };
 

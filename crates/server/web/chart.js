@@ -86,7 +86,7 @@ export function secondsChart() {
     const at = hovered === null ? count - 1 : Math.round(count - 1 - (width - hovered) / step);
     readout.textContent = at >= 0 && at < count
       ? `${clock((first + at) * 1000)}   ${number(data.allowed[at])} allowed   ${number(data.refused[at])} refused` : '';
-    view.setAttribute('aria-label', `Decisions a second over the last ${Math.ceil(count / 60)} minutes. ` +
+    view.setAttribute('aria-label', `Decisions per second over the last ${Math.ceil(count / 60)} minutes. ` +
       `Now ${data.allowed[count - 1]} allowed and ${data.refused[count - 1]} refused; at most ${Math.max(...total)} together.`);
   }
   chart.view.addEventListener('pointermove', (event) => {
@@ -143,7 +143,7 @@ export function vessel() {
         return svg('line', { x1: inset, x2: inset + (steps <= 20 ? 8 : 14), y1: y, y2: y });
       }));
     },
-    /** A moment of colour at the wall: this one was turned back. */
+    /** A moment of colour at the wall: this one was refused. */
     turnBack() {
       view.classList.remove('turned');
       requestAnimationFrame(() => view.classList.add('turned'));

@@ -1,7 +1,7 @@
 // Numbers and times as people read them, in the viewer's language and zone.
 
 const whole = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
-const exact = new Intl.NumberFormat(undefined, { maximumFractionDigits: 6 });
+const hundredth = new Intl.NumberFormat(undefined, { maximumFractionDigits: 2 });
 const tenth = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
 const short = new Intl.NumberFormat(undefined, { notation: 'compact', maximumFractionDigits: 1 });
 const clockForm = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit', second: '2-digit' });
@@ -17,8 +17,8 @@ export const none = '–';
 /** 12,345 */
 export const number = (value) => (value === null || value === undefined ? none : whole.format(value));
 
-/** 12,345.678901: every decimal of a database's number. */
-export const decimal = (value) => (value === null || value === undefined ? none : exact.format(value));
+/** 12,345.67: what is left, rounded down. */
+export const left = (value) => (value === null || value === undefined ? none : hundredth.format(Math.floor(value * 100) / 100));
 
 /** 12,345 while that is short, 1.2M beyond. */
 export const compact = (value) => (Math.abs(value) < 100_000 ? number(value) : short.format(value));

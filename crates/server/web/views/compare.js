@@ -113,7 +113,7 @@ function report(races, { length }, limit, { period, window }) {
   return [
     panel('Totals', { beside: h('span', { class: 'note' }, `of ${plural(races[0].requests, 'request')}; worst is the most admitted in any ${period}`) },
       table('Totals', columns, rows)),
-    panel('Admitted over time', { beside: h('span', {}, h('span', { class: 'key note' }, 'admitted '), ' ', h('span', { class: 'key behind note' }, 'sent')) },
+    panel('Admitted over time', { beside: h('span', { class: 'keys' }, h('span', { class: 'key note' }, 'admitted'), h('span', { class: 'key behind note' }, 'sent')) },
       h('div', { class: 'races' }, races.map((race) => h('div', { class: 'race' },
         h('div', {}, h('h3', {}, race.name), h('span', { class: 'note' }, `${number(race.admitted)} admitted, worst ${period}: ${number(race.worst)}`)),
         columnsChart({

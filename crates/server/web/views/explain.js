@@ -47,7 +47,7 @@ export function explain({ rest: [id], signal }) {
   look();
   every(5000, signal, look);
   return [
-    pageHead('Explain', 'Which rules had a say in a request, with which keys and numbers, and why the others had none.'),
+    pageHead('Explain', 'Which rules applied to a request, with which keys and numbers, and why the others did not.'),
     h('div', { class: 'columns side' },
       h('div', { class: 'stack' },
         panel('A decision that was made', {}, byId),
@@ -79,7 +79,7 @@ function requestForm(ask) {
 function explained(found) {
   const { decision, rules, attributes, cost } = found;
   const outcome = found.outcome ?? (decision.allowed ? 'allowed' : 'refused');
-  const speaker = rules.find(({ speaks }) => speaks);
+  const binding = rules.find(({ speaks }) => speaks);
   const asked = Object.entries(attributes).map(([name, value]) => `${name}=${value}`).join('  ') || 'nothing';
   return [
     panel(found.decision_id ? 'The decision' : 'What a check would answer', { beside: verdict(outcome) },
@@ -87,7 +87,7 @@ function explained(found) {
         found.decision_id && ['Id', h('code', {}, found.decision_id)],
         found.at && ['At', stamp(found.at)],
         ['Asked', h('code', {}, asked)], ['Cost', number(cost)],
-        ['Speaks', speaker ? speaker.rule : 'no rule'],
+        ['Binding limit', binding ? binding.rule : 'none'],
         decision.remaining !== null && ['Left', `${number(decision.remaining)} of ${number(decision.limit)}`],
         !decision.allowed && ['Would pass in', wait(decision.retry_after_ms)],
         decision.delay_ms > 0 && ['Waits', wait(decision.delay_ms)],
@@ -105,7 +105,7 @@ function ruleTable(rules) {
   const sorted = [...rules].sort((a, b) => Number(b.applies) - Number(a.applies));
   return table('Rules', columns, sorted.map((rule) => [
     [rule.rule, rule.mode === 'shadow' ? [' ', tag('shadow')] : ''],
-    rule.applies ? tag('good', rule.speaks ? 'speaks' : 'yes') : tag('no'),
+    rule.applies ? tag('good', rule.speaks ? 'binding' : 'yes') : tag('no'),
     [rule.key && h('code', {}, rule.key), ' ', rule.reason], rule.limit ? h('code', {}, rule.limit) : none,
     left(rule.before), left(rule.after), rule.retry_after_ms ? wait(rule.retry_after_ms) : none]));
 }

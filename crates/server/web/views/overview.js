@@ -1,4 +1,4 @@
-// Overview: how much is let through and turned back, how fast, and whether everything is well.
+// Overview: how much is allowed and refused, how fast, and whether everything is well.
 
 import { secondsChart } from '../chart.js';
 import { empty, every, facts, failure, h, keyLink, pageHead, panel, show, table, tag } from '../dom.js';
@@ -19,7 +19,7 @@ export function overview({ signal }) {
   const age = h('p', { class: 'note age', hidden: true });
   const parts = [
     tiles,
-    panel('Decisions a second', { beside: h('span', { class: 'note' }, 'this node only, up to the last 15 minutes') }, chart.node),
+    panel('Decisions per second', { beside: h('span', { class: 'note' }, 'this node only, up to the last 15 minutes') }, chart.node),
     h('div', { class: 'columns three' },
       panel('Most refused keys', {}, keys), panel('Rules', {}, rules), panel('Health', {}, health)),
     panel('Refusals as they happen', {}, recent),
@@ -100,17 +100,17 @@ function topKeys(top) {
 }
 
 function topRules(rules) {
-  if (rules.length === 0) return empty('No rule had a say yet.', 'Numbers appear with the first decision.');
+  if (rules.length === 0) return empty('No rule has applied yet.', 'Numbers appear with the first decision.');
   return table('Rules', [{ name: 'Rule', grow: true }, { name: 'Allowed', number: true }, { name: 'Refused', number: true }],
     rules.slice(0, 10).map(({ rule, allowed, refused, shadow_refused: trial }) => [
-      rule, compact(allowed), trial > 0 ? h('span', { title: 'on trial: counted, not refused' }, `(${compact(trial)})`) : compact(refused)]));
+      rule, compact(allowed), trial > 0 ? h('span', { title: 'in shadow mode: counted, not refused' }, `(${compact(trial)})`) : compact(refused)]));
 }
 
 function healthOf({ store, rule_set: set, violations, degraded, version }) {
   const known = (name, value, form = number) => value !== undefined && value !== null && [name, form(value)];
   return facts([
     ['Store', [tag(store.up ? 'good' : 'bad', store.up ? 'up' : 'down'), ' ', store.kind === 'memory' ? 'in memory' : store.shown]],
-    known('Buckets', store.buckets), known('Memory', store.bytes, bytes), known('Forgotten, as new', store.evictions), known('Found no room', store.overflow),
+    known('Buckets', store.buckets), known('Memory', store.bytes, bytes), known('Evicted when idle', store.evictions), known('Overflowed', store.overflow),
     known('In flight', store.in_flight), known('Outages', store.outages), known('Clock steps', store.clock_steps),
     ['Rules', [tag(set.error ? 'bad' : 'good', set.error ? 'old' : 'fresh'), ' ', plural(set.count, 'rule'), set.version ? `, version ${set.version}` : '']],
     ['From', h('span', { class: 'path' }, set.source)],

@@ -89,7 +89,7 @@ export function playground({ query, signal }) {
     picture.update({ level, of: limit, kind: queue ? 'queue' : 'tokens', text });
     line.level(level, limit);
     show(left, number(level), h('small', {}, queue ? ` of ${number(limit)} places taken` : ` of ${number(limit)} left`));
-    under.textContent = reset > 0 ? `as good as new in ${wait(reset)}` : 'as good as new';
+    under.textContent = reset > 0 ? `full in ${wait(reset)}` : 'full';
   }
 
   function drawAnswer() {
@@ -133,7 +133,7 @@ export function playground({ query, signal }) {
     pace.textContent = paceText();
   }
 
-  const paceText = () => (Number(speed.value) > 0 ? `${speed.value} a second` : 'off');
+  const paceText = () => (Number(speed.value) > 0 ? `${speed.value} per second` : 'off');
 
   function renew() {
     key = newKey();
@@ -180,7 +180,7 @@ export function playground({ query, signal }) {
       panel('The last answer', {}, answer)),
     spoken,
     panel(`The last ${SECONDS} seconds`, {
-      beside: h('span', { class: 'note' }, 'the line is what is left, or waits; bars passed, crosses were turned back'),
+      beside: h('span', { class: 'note' }, 'the line is what is left, or waits; bars passed, crosses were refused'),
     }, line.node),
     panel('The same from a shell', { beside: h('span', { class: 'note' }, 'in a bucket of its own') }, h('div', { class: 'pad' }, same)),
   ];

@@ -3,7 +3,7 @@
 import * as api from '../api.js';
 import { columnsChart, roundUp } from '../chart.js';
 import { empty, failure, field, h, notice, pageHead, panel, select, show, table } from '../dom.js';
-import { clock, day, decimal, minute, none, number, plural, stamp } from '../format.js';
+import { clock, day, left, minute, none, number, plural, stamp } from '../format.js';
 import { live } from '../live.js';
 
 const PAGE = 1000;
@@ -79,7 +79,7 @@ export function violations({ query, signal }) {
       { name: 'User', wide: true }, { name: 'Address', wide: true }, { name: 'Endpoint', wide: true }, { name: 'Left', number: true, wide: true }];
     show(listing, table('Violations', columns, rows.slice(0, shown).map((row) => [
       stamp(row.requested_at), number(row.count), row.rule_name ?? none, h('code', {}, row.bucket_key),
-      row.user_id ?? none, row.ip_address ?? none, row.endpoint ?? none, decimal(row.tokens_at_time)])),
+      row.user_id ?? none, row.ip_address ?? none, row.endpoint ?? none, left(row.tokens_at_time)])),
     rows.length > shown && h('p', { class: 'pad' }, h('button', { type: 'button', onclick: () => { shown += SHOWN; list(); } },
       `Show more of ${number(rows.length)}`)));
   }
