@@ -136,7 +136,7 @@ pub(super) fn checked(rule: &Map<String, Value>) -> anyhow::Result<Draft> {
     }
 }
 
-pub(super) fn without_places(error: &RulesError) -> String {
+fn without_places(error: &RulesError) -> String {
     let line = |problem: &rules::Problem| {
         let rule = problem.rule.as_ref().map_or_else(String::new, |rule| format!("rule `{rule}`: "));
         let help = problem.help.as_ref().map_or_else(String::new, |help| format!("; {help}"));

@@ -27,7 +27,6 @@ mod findings;
 #[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 mod follow;
 mod load;
-mod places;
 mod read;
 mod render;
 mod report;
@@ -61,7 +60,6 @@ pub use database::DatabaseSource;
 pub use file::FileSource;
 #[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 pub use follow::{Follower, Refresher, RulesReport, RulesStatus};
-pub use places::{FieldPlace, Place, Places, places};
 pub use render::Style;
 pub use report::{Problem, RulesError};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

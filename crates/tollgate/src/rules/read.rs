@@ -29,13 +29,6 @@ impl<'t> Written<'t> {
         find(&self.entries, field).map(|entry| &entry.value)
     }
 
-    /// Every field: its name, where that stands, and where what it says does.
-    pub(super) fn fields(&self) -> impl Iterator<Item = (&str, Span, Span)> {
-        self.entries
-            .iter()
-            .map(|entry| (entry.key.text().unwrap_or_default(), entry.key.span, entry.value.span))
-    }
-
     /// Whether a field was reported already.
     pub(super) fn is_broken(&self, field: &str) -> bool {
         self.broken.contains(&field)
