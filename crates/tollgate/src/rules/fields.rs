@@ -3,8 +3,8 @@
 use tollgate_core::Draft;
 use tollgate_core::rule::CostDraft;
 
-use super::findings::{Finding, Findings, clip};
-use super::tree::{Node, Value, is_numeric};
+use super::errors::{Finding, Findings, clip};
+use super::yaml::{Node, Value, is_numeric};
 
 /// Reads a value into its field. Nothing written is the same as no field.
 pub(super) fn read(draft: &mut Draft, field: &'static str, node: &Node<'_>, findings: &mut Findings) {

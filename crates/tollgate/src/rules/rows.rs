@@ -7,7 +7,7 @@ use tollgate_core::rule::FieldError;
 use tollgate_core::{Limit, Rule, RuleSet, SetError};
 
 use super::assemble::worded;
-use super::findings::{MAX_PROBLEMS, clip};
+use super::errors::{MAX_PROBLEMS, clip};
 use super::row::{RuleRow, rate_and_burst};
 use crate::Decimal;
 

@@ -24,9 +24,8 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::findings::Findings;
-    use super::super::load::load;
-    use super::super::tree::{self, Node};
+    use super::super::errors::Findings;
+    use super::super::yaml::{self, Node, load};
     use super::*;
 
     #[test]
@@ -66,13 +65,13 @@ mod tests {
     /// What an editor makes of YAML.
     fn as_json(node: &Node<'_>) -> Value {
         match &node.value {
-            tree::Value::List(items) => items.iter().map(as_json).collect(),
-            tree::Value::Map(entries) => {
+            yaml::Value::List(items) => items.iter().map(as_json).collect(),
+            yaml::Value::Map(entries) => {
                 entries.iter().map(|entry| (entry.key.text().unwrap(), as_json(&entry.value))).collect()
             }
-            tree::Value::Quoted(text) => json!(text),
-            tree::Value::Plain(text) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
-            tree::Value::Broken => panic!("an example is broken"),
+            yaml::Value::Quoted(text) => json!(text),
+            yaml::Value::Plain(text) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+            yaml::Value::Broken => panic!("an example is broken"),
         }
     }
 

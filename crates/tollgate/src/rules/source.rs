@@ -14,7 +14,7 @@ use tollgate_core::RuleSet;
 use super::database::DatabaseSource;
 #[cfg(feature = "watch")]
 use super::file::FileSource;
-use super::report::RulesError;
+use super::errors::RulesError;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use super::rows::RowsError;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

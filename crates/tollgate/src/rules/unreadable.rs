@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde_json::value::RawValue;
 
-use super::findings::clip;
+use super::errors::clip;
 use super::row::RuleRow;
 use super::rows::problems_of;
 
