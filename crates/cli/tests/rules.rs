@@ -189,7 +189,7 @@ fn rates_with_decimals_survive_export_and_import(url: &str) {
             let book = RuleBook::new(Database::open(url).await.unwrap());
             let row = book.list().await.unwrap().remove(0);
             book.database().close().await;
-            (row.rate_per_second.unwrap().to_string(), row.burst_capacity, row.limit_text)
+            (row.rate_per_second.unwrap().to_string(), row.burst_capacity, row.fields.limit)
         })
     };
     assert_eq!(rate(), ("2.5".to_owned(), Some(50), None));
@@ -264,14 +264,17 @@ fn a_file_is_read_and_never_changed() {
         let said = bad(&on(path, command));
         assert!(said.starts_with(&format!("error: {path} is a file, ")), "{said}");
         assert!(said.contains("edit the file, which a running server loads within a second"), "{said}");
-        assert!(said.contains(&format!("`tollgate rules import {path} --rules sqlite://rules.db`")), "{said}");
+        assert!(
+            said.contains(&format!("`tollgate rules import {path} --rules sqlite://rules.db`")),
+            "{said}"
+        );
         let new = scratch.path().join("new.yaml");
         bad(&on(new.to_str().unwrap(), command));
         assert!(!new.exists(), "{command:?}");
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
     assert!(bad(&on(path, &["history"])).contains("a file keeps no history"));
-    assert_eq!(json_lines(&good(&on(path, &["list", "--json"])))[0]["limit"], "10/s burst 10");
+    assert_eq!(json_lines(&good(&on(path, &["list", "--json"])))[0]["limit"], "10/s");
     assert!(good(&on(path, &["show", "a"])).starts_with("a\n"));
     assert_eq!(good(&on(path, &["lint"])), "ok: 1 rule\n");
     assert_eq!(good(&on(path, &["export"])), "rules:\n  - name: a\n    key: global\n    limit: 10/s\n");

@@ -31,15 +31,12 @@ mod render;
 mod row;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod rows;
-mod schema;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod snapshot;
 #[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 mod source;
 #[cfg(test)]
 mod tests;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-mod unreadable;
 mod yaml;
 
 use tollgate_core::{Draft, Rule, RuleSet};
@@ -59,16 +56,13 @@ pub use file::FileSource;
 pub use follow::{Follower, Refresher, RulesReport, RulesStatus};
 pub use render::Style;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use row::RuleRow;
+pub use row::{RuleRow, UnreadableColumn};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use rows::{RowProblem, RowsError};
-pub use schema::schema;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use snapshot::SnapshotFile;
 #[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 pub use source::{Loaded, RuleSource, SourceError};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use unreadable::UnreadableColumn;
 
 /// The rules to begin with where none are given: `examples/rules/starter.yaml`.
 pub const STARTER: &str = include_str!("starter.yaml");

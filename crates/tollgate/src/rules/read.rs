@@ -3,8 +3,8 @@
 use tollgate_core::Draft;
 use tollgate_core::suggest::closest;
 
-use super::fields;
 use super::errors::{Finding, Findings, Span, clip};
+use super::fields;
 use super::yaml::{Entry, Node, Value, find};
 
 /// A rule as written, and where each part of it stands.
@@ -65,7 +65,7 @@ fn top_level<'t>(entries: Vec<Entry<'t>>, findings: &mut Findings) -> Option<Nod
     for entry in entries.iter().filter(|entry| entry.key.text() != Some("rules")) {
         let name = entry.key.text().unwrap_or_default();
         let near = closest(name, ["rules"]);
-        let of_a_rule = Draft::FIELDS.contains(&name);
+        let of_a_rule = Draft::field(name).is_some();
         explained |= near.is_some() || of_a_rule;
         let help = match near {
             Some(near) => format!("did you mean `{near}`?"),
@@ -147,20 +147,20 @@ pub(super) fn rule<'t>(node: Node<'t>, findings: &mut Findings) -> Option<Writte
 /// Reads one field into the draft, and remembers if that went wrong.
 fn field<'t>(rule: &mut Written<'t>, entry: &Entry<'t>, findings: &mut Findings) {
     let name = entry.key.text().unwrap_or_default();
-    if let Some(name) = Draft::FIELDS.iter().find(|field| **field == name) {
+    if let Some(field) = Draft::field(name) {
         let mark = findings.len();
-        fields::read(&mut rule.draft, name, &entry.value, findings);
+        fields::read(&mut rule.draft, field, &entry.value, findings);
         if findings.len() > mark || matches!(entry.value.value, Value::Broken) {
-            rule.broken.push(name);
+            rule.broken.push(field.name);
         }
         return;
     }
-    let near = closest(name, Draft::FIELDS.iter().copied());
-    // What was meant is known, so nobody needs to hear that it is missing.
-    rule.broken.extend(near.and_then(|near| Draft::FIELDS.iter().find(|field| **field == near)));
+    let near = closest(name, Draft::names());
+    // The field that was meant is known, so it is not reported as missing.
+    rule.broken.extend(near);
     let help = match near {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("a rule has the fields {}", Draft::FIELDS.join(", ")),
+        None => format!("a rule has the fields {}", Draft::names().collect::<Vec<_>>().join(", ")),
     };
     findings.add(Finding::new(entry.key.span, format!("unknown field `{}`", clip(name))).help(help));
 }

@@ -12,9 +12,9 @@ use tollgate_core::RuleSet;
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use super::database::DatabaseSource;
+use super::errors::RulesError;
 #[cfg(feature = "watch")]
 use super::file::FileSource;
-use super::errors::RulesError;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use super::rows::RowsError;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
