@@ -142,13 +142,17 @@ impl Screen {
     fn draw(&self, watched: &Watched, terminal: &mut Terminal) -> anyhow::Result<()> {
         let size = tcgetwinsize(io::stdin())?;
         let (width, height) = (usize::from(size.ws_col).max(1), usize::from(size.ws_row).max(1));
+        let lines = lines(watched, width, height);
         let mut frame = String::from("\x1b[H");
-        for (row, Line { tone, text }) in lines(watched, width, height).iter().enumerate() {
-            let newline = if row == 0 { "" } else { "\n" };
-            let text = tone.map_or_else(|| text.clone(), |tone| terminal.paint(tone, text));
-            frame.push_str(&format!("{newline}\r{text}\x1b[K"));
+        for row in 0..height {
+            // Each row is erased before it is written: after a full one, the cursor is on its last character.
+            frame.push_str(if row == 0 { "\x1b[K" } else { "\r\n\x1b[K" });
+            match lines.get(row) {
+                Some(Line { tone: Some(tone), text }) => frame.push_str(&terminal.paint(*tone, text)),
+                Some(Line { tone: None, text }) => frame.push_str(text),
+                None => {}
+            }
         }
-        frame.push_str("\x1b[J");
         terminal.out().write_all(frame.as_bytes())?;
         Ok(terminal.out().flush()?)
     }
