@@ -34,7 +34,7 @@ pub use queue::{Fate, Violations};
 pub use violation::{MAX_TEXT, Violation};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use {
-    hash::{Pseudonyms, SecretError},
+    hash::Pseudonyms,
     log::ViolationLog,
     query::{Cursor, CursorError, FoundViolation, MOST_ON_A_PAGE, ViolationFilter, ViolationPage},
     retention::Retention,
@@ -42,6 +42,8 @@ pub use {
 };
 
 use serde::Serialize;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use tollgate_core::SecretError;
 
 /// How many requests were refused, and what became of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]

@@ -79,11 +79,6 @@ impl RulesError {
         Self::new(name, text, findings)
     }
 
-    /// The name the text was read under.
-    pub fn source_name(&self) -> &str {
-        &self.name
-    }
-
     /// What is wrong, in the order of the text. There is at least one.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
