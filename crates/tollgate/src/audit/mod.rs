@@ -30,13 +30,13 @@ mod write;
 mod writer;
 
 pub use instant::{InstantError, instant, instant_text};
-pub use queue::{Fate, Violations};
+pub use queue::{Violations, WriteOutcome};
 pub use violation::{MAX_TEXT, Violation};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use {
     hash::Pseudonyms,
     log::ViolationLog,
-    query::{Cursor, CursorError, FoundViolation, MOST_ON_A_PAGE, ViolationFilter, ViolationPage},
+    query::{Cursor, CursorError, FoundViolation, MAX_PAGE, ViolationFilter, ViolationPage},
     retention::Retention,
     writer::{Writer, WriterOptions},
 };
