@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::audit::{
-    Fate, MAX_TEXT, Pseudonyms, Retention, ViolationFilter, ViolationLog, ViolationPage, Writer,
+    MAX_TEXT, Pseudonyms, Retention, ViolationFilter, ViolationLog, ViolationPage, WriteOutcome, Writer,
     WriterOptions,
 };
 use tollgate::sql::{Database, Pool};
@@ -275,7 +275,7 @@ async fn who_drains_without_a_database_keeps_the_books_too() {
     let recorded = Recorded::with_room(100);
     recorded.refuse("1", 10);
     let drained: u64 = recorded.violations.drain_all().iter().map(|violation| violation.count).sum();
-    recorded.violations.settle(drained, Fate::Written);
+    recorded.violations.settle(drained, WriteOutcome::Written);
     assert!(!recorded.check(&request("1")));
     let stats = recorded.violations.stats();
     assert_eq!((stats.produced, stats.written, stats.pending), (11, 10, 1));

@@ -93,7 +93,7 @@ async fn keeps_history(book: &RuleBook, plain_sql: &str) {
     let Err(BookError::Conflict { version: 1, yours: Some(yours), theirs: Some(theirs), .. }) = late else {
         panic!("{late:?}")
     };
-    assert_eq!((yours.key_pattern.as_str(), theirs.rate_per_second), ("global", Some(20.into())));
+    assert_eq!((yours.fields.key.as_str(), theirs.rate_per_second), ("global", Some(20.into())));
     assert!(matches!(book.remove("ann", added.rule_id, 1).await, Err(BookError::Conflict { .. })));
     // Off and on again keeps the mode; what is so already is no change.
     assert_eq!(book.disable("cy", added.rule_id).await.unwrap().draft().mode.as_deref(), Some("off"));
@@ -110,13 +110,13 @@ async fn keeps_history(book: &RuleBook, plain_sql: &str) {
     // A change that is not the last cannot be undone; the last can, and the one before it then too.
     assert!(matches!(book.undo("dee", history[3].history_id).await, Err(BookError::Conflict { .. })));
     let undone = book.undo("dee", history[0].history_id).await.unwrap().unwrap();
-    assert_eq!((undone.plan, undone.version), (None, 6));
+    assert_eq!((undone.fields.plan, undone.version), (None, 6));
     book.remove("dee", added.rule_id, 6).await.unwrap();
     assert!(matches!(book.get(added.rule_id).await, Err(BookError::NoRule { .. })));
     let removal = book.history(None, 1).await.unwrap().remove(0);
     assert_eq!((removal.changed_by.as_str(), removal.after), ("dee", None));
     let back = book.undo("dee", removal.history_id).await.unwrap().unwrap();
-    assert_eq!((back.rule_id, back.version, back.mode.as_deref()), (added.rule_id, 7, Some("shadow")));
+    assert_eq!((back.rule_id, back.version, back.fields.mode.as_deref()), (added.rule_id, 7, Some("shadow")));
     refuses_what_a_file_would(book).await;
 }
 
@@ -138,7 +138,7 @@ async fn refuses_what_a_file_would(book: &RuleBook) {
         .await
         .unwrap();
     let rows = book.list().await.unwrap();
-    let bad: Vec<&RuleRow> = rows.iter().filter(|row| row.key_pattern == "global").collect();
+    let bad: Vec<&RuleRow> = rows.iter().filter(|row| row.fields.key == "global").collect();
     let error = book.update("me", bad[0].rule_id, 1, draft("{ key: global, limit: 0/s }")).await.unwrap_err();
     assert!(error.to_string().contains(&format!("rule_id {}", bad[0].rule_id)), "{error}");
     assert!(!error.to_string().contains(&format!("rule_id {}", bad[1].rule_id)), "{error}");

@@ -54,7 +54,7 @@ async fn keeps_rates_with_decimals_exact(url: &str) {
         // The rule is edited with its draft, as the API does; the rate stays a rate.
         let draft = Draft { description: Some("edited".to_owned()), ..row.draft() };
         let edited = book.update("me", number, row.version, draft.clone()).await.unwrap();
-        assert_eq!((edited.rate_per_second, edited.limit_text), (Some(rate), None));
+        assert_eq!((edited.rate_per_second, edited.fields.limit), (Some(rate), None));
         assert_eq!(rate_in_sql(book.database(), number).await, read);
 
         // History and undo, of a change and of a removal.

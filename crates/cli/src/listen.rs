@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use tollgate_server::{Access, Config, Observe, Patience, TlsFiles, Tokens};
 
-use crate::greet::Asks;
+use crate::banner::Credentials;
 
 /// The flags.
 #[derive(Debug, clap::Args)]
@@ -86,9 +86,9 @@ impl ListenArgs {
         })
     }
 
-    /// What callers have to show.
-    pub(crate) fn asks(&self) -> Asks<'_> {
-        Asks {
+    /// What callers have to present.
+    pub(crate) fn credentials(&self) -> Credentials<'_> {
+        Credentials {
             tls: self.tls_cert.is_some(),
             certificate: self.tls_client_ca.is_some(),
             check_tokens: self.check_token_file.as_deref(),

@@ -1,5 +1,6 @@
 //! The `tollgate` command.
 
+mod banner;
 mod beside;
 mod check;
 mod client;
@@ -9,7 +10,6 @@ mod data;
 mod decided;
 mod doctor;
 mod explain;
-mod greet;
 mod health;
 mod listen;
 mod load;

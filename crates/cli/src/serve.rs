@@ -9,9 +9,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate::{AnyStore, LeasedStore, Limiter};
 use tollgate_server::{App, Observe, Server};
 
+use crate::banner::{Banner, is_starter_set};
 use crate::beside::{Beside, BesideArgs};
 use crate::config::{Config, IdentifyArgs};
-use crate::greet::{FirstScreen, Trial};
 use crate::listen::ListenArgs;
 use crate::source::SourceArgs;
 use crate::store::{FleetArgs, MemoryArgs, StoreArgs};
@@ -116,9 +116,8 @@ async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> any
         store => store,
     };
     let beside = args.beside.open(source.database(), &source.rules)?;
-    let set = Arc::new(source.rules);
-    let trial = Trial::of(&set).await;
-    let limiter = Limiter::new(set, store).with_nodes(args.fleet.nodes);
+    let has_example = is_starter_set(&source.rules);
+    let limiter = Limiter::new(source.rules, store).with_nodes(args.fleet.nodes);
     let limiter = limiter.with_local_bounds(args.memory.bounds());
     let limiter = Arc::new(match &beside {
         Some(beside) => beside.equip(limiter),
@@ -141,16 +140,16 @@ async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> any
         tokio::spawn(follower.run(Arc::clone(&limiter)));
     }
     let server = Server::bind(&listen, app).await?;
-    let screen = FirstScreen {
+    let banner = Banner {
         http: server.http(),
-        asks: args.listen.asks(),
+        credentials: args.listen.credentials(),
         rules,
         store: args.store.shown(),
         config: config.file.as_deref(),
-        trial: trial.as_ref(),
+        has_example,
     };
-    if let Err(error) = screen.print(terminal) {
-        tracing::debug!(%error, "nobody reads the first screen"); // which is no reason not to serve
+    if let Err(error) = banner.print(terminal) {
+        tracing::debug!(%error, "cannot print the first screen"); // which does not keep it from serving
     }
     Ok(Started { server, limiter, beside })
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::builder::FalseyValueParser;
 use tollgate::audit::{
-    FoundViolation, MOST_ON_A_PAGE, Pseudonyms, ViolationFilter, ViolationLog, instant, instant_text,
+    FoundViolation, MAX_PAGE, Pseudonyms, ViolationFilter, ViolationLog, instant, instant_text,
 };
 use tollgate::sql::Database;
 use tollgate::{Clock, Timestamp};
@@ -122,7 +122,7 @@ async fn find(
 ) -> anyhow::Result<(Vec<FoundViolation>, bool)> {
     let mut found = Vec::new();
     loop {
-        filter.limit = (limit - found.len()).min(MOST_ON_A_PAGE);
+        filter.limit = (limit - found.len()).min(MAX_PAGE);
         if filter.limit == 0 {
             return Ok((found, filter.cursor.is_some()));
         }

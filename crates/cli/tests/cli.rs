@@ -288,7 +288,7 @@ fn doctor_exits_with_0_when_nothing_fails_and_2_otherwise() {
     let away = tollgate(&["doctor", "--store", "redis://:canary@127.0.0.1:1"]);
     assert_eq!(code(&away), 2);
     let text = out(&away);
-    assert!(text.contains("fail  reachable    nobody listens there\n"), "{text}");
+    assert!(text.contains("fail  reachable    connection refused\n"), "{text}");
     assert!(text.contains("start Redis there") && text.ends_with("\n1 check fails, 0 warnings\n"), "{text}");
     assert!(!(text + &err(&away)).contains("canary"));
 }

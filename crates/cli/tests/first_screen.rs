@@ -64,19 +64,25 @@ fn statuses(answers: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_the_first_screen_says_to_try_ends_in_a_429_whatever_the_rules() {
+fn what_the_first_screen_says_to_try_with_the_starter_set_ends_in_a_429() {
     let folder = Scratch::new("screen");
     let (screen, answers, explained) = paste_until_refused(folder.path(), &[]);
+    assert!(screen.contains("The rule per-user-free allows 10/s burst 50."), "{screen}");
     assert_eq!(statuses(&answers), ["200", "200", "429"], "{screen}\n{answers}");
+    let refused = answers.rsplit("HTTP/").next().unwrap();
+    assert!(refused.contains(r#""violated_rule":"per-user-free""#), "{refused}");
     assert!(explained.contains("per-user-free") && explained.contains("<- speaks"), "{explained}");
+}
 
-    let logins = r#"rules: [{ name: logins, key: "login:{ip}", limit: 2/15min, algorithm: sliding_window_log,
-                    when: { endpoint: "/log in", method: POST } }]"#;
-    fs::write(folder.path().join("rules.yaml"), logins).unwrap();
-    let (screen, answers, explained) = paste(folder.path(), &["--rules", "rules.yaml"]);
+#[test]
+fn the_first_screen_claims_nothing_about_other_rules() {
+    let folder = Scratch::new("screen-rules");
+    let rules = r#"rules: [{ name: logins, key: "login:{ip}", limit: 2/15min }]"#;
+    fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    let (screen, _, explained) = paste(folder.path(), &["--rules", "rules.yaml"]);
     assert!(screen.contains("rules.yaml, 1 rule\n"), "{screen}");
-    assert_eq!(statuses(&answers), ["200", "200", "429"], "{screen}\n{answers}");
-    assert!(explained.contains("would be refused by logins"), "the server's own buckets: {explained}");
+    assert!(!screen.contains("429") && !screen.contains("curl"), "{screen}");
+    assert!(explained.contains("--user-id"), "the help: {explained}");
 }
 
 #[test]

@@ -28,23 +28,23 @@ use tollgate_core::Descriptor;
 
 use self::cache::{Cache, Entry, Flight, Known};
 
-/// The most look-ups under way; more users than that at once get what was known before, or the default.
-const MOST_LOOK_UPS: usize = 256;
+/// The most look-ups under way; further users get the plan that was known before, or the default.
+const MAX_LOOK_UPS: usize = 256;
 /// Longer names of users are not looked up: they are on the default plan.
 const MAX_USER_ID: usize = 256;
 /// A look-up that takes longer has failed.
-const LONGEST_LOOK_UP: Duration = Duration::from_secs(5);
-/// So long after a failure nobody asks for the same user.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
+const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a user is not looked up again after a failure.
+const FAILURE_TTL: Duration = Duration::from_secs(1);
 
 /// How plans are looked up, and what is assumed where that fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanOptions {
     /// The plan of users that nobody knows, and of those who cannot be looked up in time.
     pub default_plan: String,
-    /// So long a plan is believed.
+    /// How long a plan is cached.
     pub ttl: Duration,
-    /// So long it is believed that a user is unknown.
+    /// How long it is cached that a user is unknown.
     pub unknown_ttl: Duration,
     /// The most that a decision waits for a look-up.
     pub deadline: Duration,
@@ -124,7 +124,7 @@ enum Told {
     /// What to go by, fresh or for want of something better.
     Now(Arc<str>),
     /// It is being looked up.
-    Soon { landing: watch::Receiver<Option<Arc<str>>>, patience: Duration, meanwhile: Arc<str> },
+    Soon { landing: watch::Receiver<Option<Arc<str>>>, max_wait: Duration, meanwhile: Arc<str> },
 }
 
 impl Plans {
@@ -143,7 +143,7 @@ impl Plans {
             cache: Cache::with_room(options.users),
             options,
             look_up: Box::new(move |user_id| Box::pin(look_up(user_id))),
-            permits: Arc::new(Semaphore::new(MOST_LOOK_UPS)),
+            permits: Arc::new(Semaphore::new(MAX_LOOK_UPS)),
             runtime: Handle::current(),
             look_ups: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -185,8 +185,8 @@ impl Plans {
         match self.ask(user_id) {
             Told::Now(plan) => plan,
             // Boxed, so that a decision that need not wait carries no timer around.
-            Told::Soon { landing, patience, meanwhile } => {
-                Box::pin(self.wait(landing, patience, meanwhile)).await
+            Told::Soon { landing, max_wait, meanwhile } => {
+                Box::pin(self.wait(landing, max_wait, meanwhile)).await
             }
         }
     }
@@ -219,8 +219,8 @@ impl Plans {
             }
             let Some(flight) = &entry.flight else { return Told::Now(plan) };
             // Counted from when the look-up began: whoever comes later does not wait as long again.
-            let patience = inner.options.deadline.saturating_sub(now.duration_since(flight.since));
-            Told::Soon { landing: flight.landing.clone(), patience, meanwhile: plan }
+            let max_wait = inner.options.deadline.saturating_sub(now.duration_since(flight.since));
+            Told::Soon { landing: flight.landing.clone(), max_wait, meanwhile: plan }
         })
     }
 
@@ -241,13 +241,14 @@ impl Plans {
     /// Looks a user up and puts the answer into the cache.
     async fn look_up(&self, user_id: String) -> Arc<str> {
         let inner = &*self.0;
-        let found = match timeout(LONGEST_LOOK_UP, (inner.look_up)(user_id.clone())).await {
+        let found = match timeout(LOOK_UP_TIMEOUT, (inner.look_up)(user_id.clone())).await {
             Ok(found) => found,
             Err(_) => Err("the source of plans did not answer".into()),
         };
         if let Err(error) = &found {
             inner.failures.fetch_add(1, Ordering::Relaxed);
-            complain(&**error);
+            let error: &(dyn Error + 'static) = &**error;
+            tracing::warn!(error, "cannot look up a plan"); // without the user
         }
         let now = Instant::now();
         inner.cache.with(&user_id, |entry| {
@@ -255,7 +256,7 @@ impl Plans {
             let (plan, ttl) = match found {
                 Ok(Some(plan)) => (plan.into(), inner.options.ttl),
                 Ok(None) => (unknown(), inner.options.unknown_ttl),
-                Err(_) => (entry.known.take().map_or_else(unknown, |known| known.plan), AFTER_FAILURE),
+                Err(_) => (entry.known.take().map_or_else(unknown, |known| known.plan), FAILURE_TTL),
             };
             let known = Known { plan: Arc::clone(&plan), good_until: now + ttl };
             *entry = Entry { known: Some(known), flight: None };
@@ -263,15 +264,15 @@ impl Plans {
         })
     }
 
-    /// Waits for a look-up as long as there is patience.
+    /// Waits for a look-up, at most for `max_wait`.
     async fn wait(
         &self,
         mut landing: watch::Receiver<Option<Arc<str>>>,
-        patience: Duration,
+        max_wait: Duration,
         meanwhile: Arc<str>,
     ) -> Arc<str> {
         let landed = async { landing.wait_for(Option::is_some).await.ok().and_then(|plan| plan.clone()) };
-        match timeout(patience, landed).await {
+        match timeout(max_wait, landed).await {
             Ok(Some(plan)) => plan,
             _ => {
                 self.0.late.fetch_add(1, Ordering::Relaxed);
@@ -279,14 +280,6 @@ impl Plans {
             }
         }
     }
-}
-
-/// Says that a look-up failed, without naming the user.
-fn complain(error: &(dyn Error + Send + Sync + 'static)) {
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    tracing::warn!(error = error as &(dyn Error + 'static), "cannot look up a plan");
-    #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-    let _ = error; // counted, for want of a log
 }
 
 /// The numbers only: users are personal data.

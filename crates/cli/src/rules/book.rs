@@ -1,4 +1,7 @@
-//! Where rules are kept, so that each command is written once: a file, a database or a running server.
+//! Where rules are kept, so that each command is written once: a file, which is only read, a database or a running
+//! server.
+
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use serde::{Deserialize, Serialize};
@@ -10,16 +13,16 @@ use tollgate::core::suggest::closest;
 use tollgate::rules::{self, BookError, RuleBook, RuleRow};
 
 use super::fields::{changes, from_json};
-use super::file::FileBook;
 use super::yaml::braces;
 use crate::client::Client;
+use crate::load;
 
 /// Where rules are kept.
 #[derive(Debug)]
 pub(super) enum Book {
     /// The rules that are used where none are given.
     Starter,
-    File(FileBook),
+    File(PathBuf),
     Database(RuleBook),
     Server(Box<Client>),
 }
@@ -195,7 +198,7 @@ impl Book {
     pub(super) fn shown(&self) -> String {
         match self {
             Book::Starter => "the built-in starter set".to_owned(),
-            Book::File(file) => file.shown(),
+            Book::File(path) => load::name(path),
             Book::Database(book) => book.database().shown().to_owned(),
             Book::Server(client) => client.shown().to_owned(),
         }
@@ -208,8 +211,8 @@ impl Book {
     /// They cannot be read.
     pub(super) async fn list(&self) -> anyhow::Result<Vec<Entry>> {
         match self {
-            Book::Starter => entries(rules::parse_drafts("starter.yaml", rules::STARTER)?),
-            Book::File(file) => entries(file.drafts()?),
+            Book::Starter => entries("starter.yaml", rules::STARTER),
+            Book::File(path) => entries(&load::name(path), &file_text(path)?),
             Book::Database(book) => Ok(book.list().await?.iter().map(Entry::from).collect()),
             Book::Server(client) => client.list().await,
         }
@@ -226,7 +229,7 @@ impl Book {
 
     /// Makes all these changes, and gives back the rules that were added or changed.
     ///
-    /// In a file or a database it is all or none; a server is asked for one after the other.
+    /// In a database it is all or none; a server is asked for one after the other.
     ///
     /// # Errors
     ///
@@ -234,7 +237,7 @@ impl Book {
     pub(super) async fn apply(&self, who: &str, edits: Vec<Edit>) -> anyhow::Result<Vec<Entry>> {
         match self {
             Book::Starter => bail!(NOWHERE),
-            Book::File(file) => file.apply(edits),
+            Book::File(path) => bail!(file_is_read_only(&load::name(path))),
             Book::Server(client) => client.apply(who, edits).await,
             Book::Database(book) => {
                 let edits = edits.into_iter().map(of_a_database).collect::<anyhow::Result<_>>()?;
@@ -273,13 +276,30 @@ impl Book {
     }
 }
 
-const NOWHERE: &str = "the built-in rules cannot be changed; say where yours are: --rules rules.yaml, --rules sqlite://rules.db, \
+const NOWHERE: &str = "the built-in rules cannot be changed; say where yours are: --rules sqlite://rules.db, \
                        --rules postgres://user@host/name, or --server http://127.0.0.1:8080";
 const NO_HISTORY: &str = "a file keeps no history; a database does (--rules sqlite://rules.db or postgres://user@host/name), \
                           and `tollgate rules import` takes a file there";
 
-fn entries(drafts: Vec<Draft>) -> anyhow::Result<Vec<Entry>> {
-    Ok(drafts.into_iter().map(Entry::of).collect())
+/// Why a command that changes rules does not change a rules file, and what to do instead.
+pub(super) fn file_is_read_only(name: &str) -> String {
+    format!(
+        "{name} is a file, and this command changes rules in a database or in a server; edit the file, which a running \
+         server loads within a second, or use --server http://127.0.0.1:8080, or move the rules to a database with \
+         `tollgate rules import {name} --rules sqlite://rules.db`"
+    )
+}
+
+fn file_text(path: &Path) -> anyhow::Result<String> {
+    load::text(path).map_err(|error| {
+        let way_out = "name another with --rules, or leave it out for the built-in starter set";
+        anyhow!("cannot read the rules {}: {error}; {way_out}", load::name(path))
+    })
+}
+
+/// The rules of a text. They make a set, or the error says everything that is wrong.
+fn entries(name: &str, text: &str) -> anyhow::Result<Vec<Entry>> {
+    Ok(rules::parse(name, text)?.rules().iter().map(|rule| Entry::of(rule.draft().clone())).collect())
 }
 
 /// The rule that a label, a name or a number means.

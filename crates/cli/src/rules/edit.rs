@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use clap::builder::FalseyValueParser;
 
 use super::book::{Edit, Entry};
@@ -34,7 +34,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let book = args.place.open(Access::Change).await?;
     let entry = book.find(&args.rule).await?;
-    let entry = Entry { version: seen(&entry, args.if_version)?, ..entry };
+    let entry = Entry { version: args.if_version.or(entry.version), ..entry };
     let mut rule = object(&entry.draft);
     for name in &args.unset {
         rule.remove(field(name)?);
@@ -48,16 +48,4 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
     let sentence = format!("changed {}: {}", edited.title(), in_a_line(&changed));
     report(&edited, args.json, &sentence, terminal)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The version that the caller looked at.
-///
-/// # Errors
-///
-/// The rule has no versions.
-pub(super) fn seen(entry: &Entry, given: Option<i64>) -> anyhow::Result<Option<i64>> {
-    match (entry.version, given) {
-        (None, Some(_)) => bail!("the rules of a file have no versions; leave --if-version out"),
-        (known, given) => Ok(given.or(known)),
-    }
 }

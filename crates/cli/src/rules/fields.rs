@@ -3,72 +3,66 @@
 use std::collections::BTreeMap;
 
 use anyhow::{anyhow, bail};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tollgate::core::Draft;
+use tollgate::core::rule::{FieldInfo, FieldKind};
 use tollgate::core::suggest::closest;
 use tollgate::rules::{self, RulesError};
 
 use crate::load;
 
 /// The fields of a rules file as flags. They have no variables: one that is set for a check would end up in a rule.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Fields")]
-pub(super) struct FieldArgs {
-    /// Unique; shown in headers, metrics and violations
-    #[arg(long)]
-    name: Option<String>,
-    /// The key pattern, such as 'user:{user_id}', 'ip:{ip}' or global
-    #[arg(long, value_name = "PATTERN")]
-    key: Option<String>,
-    /// The plan it is for
-    #[arg(long)]
-    plan: Option<String>,
-    /// The limit, such as '10/s burst 50'
-    #[arg(long)]
-    limit: Option<String>,
-    /// How it counts
-    #[arg(long)]
-    algorithm: Option<String>,
-    /// Where windows begin
-    #[arg(long)]
-    window: Option<String>,
-    /// The zone of a calendar window
-    #[arg(long, value_name = "ZONE")]
-    time_zone: Option<String>,
-    /// Interval refill: ticks on the clock
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
-    aligned: Option<bool>,
-    /// A condition; several of an attribute are alternatives
-    #[arg(long, value_name = "ATTRIBUTE=VALUE", value_parser = condition)]
-    when: Vec<(String, String)>,
-    /// How many times the request's cost, or the attribute that has it
-    #[arg(long, value_name = "TIMES|ATTRIBUTE")]
-    cost: Option<String>,
-    /// When an attribute of the key is absent: skip, deny or shared
-    #[arg(long)]
-    missing: Option<String>,
-    /// Where decisions are made
-    #[arg(long)]
-    consistency: Option<String>,
-    /// What it says when the store cannot be asked: open, closed or local
-    #[arg(long, value_name = "POLICY")]
-    on_store_failure: Option<String>,
-    /// enforce, shadow or off
-    #[arg(long)]
-    mode: Option<String>,
-    /// Instead of a limit: deny or allow
-    #[arg(long)]
-    action: Option<String>,
-    /// A rule that does not apply where this one does; may be given several times
-    #[arg(long, value_name = "RULE")]
-    replaces: Vec<String>,
-    /// How many bits of an IPv6 address make a bucket
-    #[arg(long, value_name = "BITS")]
-    ipv6_prefix: Option<u64>,
-    /// For people
-    #[arg(long, value_name = "TEXT")]
-    description: Option<String>,
+#[derive(Debug)]
+pub(super) struct FieldArgs(Map<String, Value>);
+
+impl FieldArgs {
+    /// Sets the fields that are given.
+    pub(super) fn set(&self, rule: &mut Map<String, Value>) {
+        rule.extend(self.0.clone());
+    }
+}
+
+impl clap::Args for FieldArgs {
+    fn augment_args(command: Command) -> Command {
+        command.next_help_heading("Fields").args(Draft::FIELDS.iter().map(flag))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for FieldArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given =
+            Draft::FIELDS.iter().filter_map(|field| Some((field.name.to_owned(), value(field, matches)?)));
+        Ok(FieldArgs(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn flag(field: &FieldInfo) -> Arg {
+    let flag = Arg::new(field.name).long(field.name.replace('_', "-")).help(field.description);
+    match field.kind {
+        FieldKind::Boolean => {
+            let flag = flag.value_name("BOOL").value_parser(value_parser!(bool));
+            flag.num_args(0..=1).default_missing_value("true")
+        }
+        FieldKind::Number { .. } => flag.value_name("NUMBER").value_parser(value_parser!(u64)),
+        FieldKind::Cost => flag.value_name("TIMES|ATTRIBUTE"),
+        FieldKind::Texts => flag.value_name("RULE").action(ArgAction::Append),
+        FieldKind::Conditions => {
+            flag.value_name("ATTRIBUTE=VALUE").action(ArgAction::Append).value_parser(condition)
+        }
+        FieldKind::Word(_) => flag.value_name("WORD"),
+        _ => flag.value_name("TEXT"),
+    }
 }
 
 fn condition(text: &str) -> Result<(String, String), String> {
@@ -76,49 +70,24 @@ fn condition(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-impl FieldArgs {
-    /// Sets the fields that are given.
-    pub(super) fn set(&self, rule: &mut Map<String, Value>) {
-        let texts = [
-            ("name", &self.name),
-            ("key", &self.key),
-            ("plan", &self.plan),
-            ("limit", &self.limit),
-            ("algorithm", &self.algorithm),
-            ("window", &self.window),
-            ("time_zone", &self.time_zone),
-            ("missing", &self.missing),
-            ("consistency", &self.consistency),
-            ("on_store_failure", &self.on_store_failure),
-            ("mode", &self.mode),
-            ("action", &self.action),
-            ("description", &self.description),
-        ];
-        for (field, text) in texts {
-            rule.extend(text.clone().map(|text| (field.to_owned(), text.into())));
+/// The value of a flag as JSON, if it is given.
+fn value(field: &FieldInfo, matches: &ArgMatches) -> Option<Value> {
+    match field.kind {
+        FieldKind::Boolean => matches.get_one::<bool>(field.name).copied().map(Value::from),
+        FieldKind::Number { .. } => matches.get_one::<u64>(field.name).copied().map(Value::from),
+        FieldKind::Texts => Some(matches.get_many::<String>(field.name)?.cloned().collect()),
+        FieldKind::Conditions => {
+            let mut conditions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+            for (attribute, value) in matches.get_many::<(String, String)>(field.name)? {
+                conditions.entry(attribute).or_default().push(value);
+            }
+            Some(conditions.into_iter().collect())
         }
-        let cost = self.cost.clone().map(|cost| cost.parse::<u64>().map_or(cost.into(), Value::from));
-        let others = [
-            ("aligned", self.aligned.map(Value::from)),
-            ("cost", cost),
-            ("ipv6_prefix", self.ipv6_prefix.map(Value::from)),
-            ("replaces", (!self.replaces.is_empty()).then(|| self.replaces.clone().into())),
-            ("when", (!self.when.is_empty()).then(|| self.conditions())),
-        ];
-        for (field, value) in others {
-            rule.extend(value.map(|value| (field.to_owned(), value)));
+        kind => {
+            let text = matches.get_one::<String>(field.name)?;
+            let factor = (kind == FieldKind::Cost).then(|| text.parse::<u64>().ok()).flatten();
+            Some(factor.map_or_else(|| Value::from(text.as_str()), Value::from))
         }
-    }
-
-    fn conditions(&self) -> Value {
-        let mut conditions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (attribute, value) in &self.when {
-            conditions.entry(attribute).or_default().push(value);
-        }
-        conditions
-            .into_iter()
-            .map(|(attribute, values)| (attribute.to_owned(), Value::from(values)))
-            .collect()
     }
 }
 
@@ -131,12 +100,12 @@ pub(super) fn checked(rule: &Map<String, Value>) -> anyhow::Result<Draft> {
     let text = Value::from(rule.clone()).to_string();
     match rules::parse_rule("the rule", &text) {
         Ok(rule) => Ok(rule.draft().clone()),
-        // Nobody wrote that text, so nobody wants to see a place in it.
+        // The text was made from flags, so a place in it means nothing.
         Err(error) => bail!(without_places(&error)),
     }
 }
 
-pub(super) fn without_places(error: &RulesError) -> String {
+fn without_places(error: &RulesError) -> String {
     let line = |problem: &rules::Problem| {
         let rule = problem.rule.as_ref().map_or_else(String::new, |rule| format!("rule `{rule}`: "));
         let help = problem.help.as_ref().map_or_else(String::new, |help| format!("; {help}"));
@@ -179,7 +148,7 @@ pub(super) fn object(draft: &Draft) -> Map<String, Value> {
 /// The fields that are given, in the order of the reference.
 pub(super) fn fields(draft: &Draft) -> impl Iterator<Item = (&'static str, Value)> {
     let mut given = object(draft);
-    Draft::FIELDS.iter().filter_map(move |name| Some((*name, given.remove(*name)?)))
+    Draft::names().filter_map(move |name| Some((name, given.remove(name)?)))
 }
 
 /// The field of a name.
@@ -189,10 +158,10 @@ pub(super) fn fields(draft: &Draft) -> impl Iterator<Item = (&'static str, Value
 /// There is none, and which was probably meant.
 pub(super) fn field(name: &str) -> anyhow::Result<&'static str> {
     let wanted = name.replace('-', "_");
-    Draft::FIELDS.iter().find(|field| **field == wanted).copied().ok_or_else(|| {
-        match closest(&wanted, Draft::FIELDS.iter().copied()) {
-            Some(near) => anyhow!("a rule has no field `{name}`; did you mean `{near}`?"),
-            None => anyhow!("a rule has no field `{name}`; it has {}", Draft::FIELDS.join(", ")),
+    Draft::field(&wanted).map(|field| field.name).ok_or_else(|| match closest(&wanted, Draft::names()) {
+        Some(near) => anyhow!("a rule has no field `{name}`; did you mean `{near}`?"),
+        None => {
+            anyhow!("a rule has no field `{name}`; it has {}", Draft::names().collect::<Vec<_>>().join(", "))
         }
     })
 }
@@ -208,11 +177,11 @@ pub(super) struct Changed {
 /// The fields in which two rules differ.
 pub(super) fn changes(before: &Draft, after: &Draft) -> Vec<Changed> {
     let (mut before, mut after) = (object(before), object(after));
-    let changed = |field: &&'static str| {
-        let (before, after) = (before.remove(*field), after.remove(*field));
+    let changed = |field: &'static str| {
+        let (before, after) = (before.remove(field), after.remove(field));
         (before != after).then_some(Changed { field, before, after })
     };
-    Draft::FIELDS.iter().filter_map(changed).collect()
+    Draft::names().filter_map(changed).collect()
 }
 
 impl std::fmt::Display for Changed {

@@ -1,6 +1,7 @@
 //! `tollgate rules`: look at rules, change them, and see what was changed.
 //!
-//! Rules are kept in a file, a database or by a running server ([`book`]); each command is written once for all three.
+//! Rules are in a file, a database or a running server ([`book`]); each command is written once for all three. A file is
+//! only read: people edit it with an editor, and the server loads it.
 
 mod add;
 mod book;
@@ -8,7 +9,6 @@ mod diff;
 mod edit;
 mod export;
 mod fields;
-mod file;
 mod history;
 mod import;
 mod lint;
@@ -17,7 +17,6 @@ mod place;
 mod remove;
 mod show;
 mod switch;
-mod text;
 mod undo;
 mod yaml;
 

@@ -3,14 +3,13 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use tollgate::rules::RuleBook;
 use tollgate::sql::Database;
 
-use super::book::Book;
-use super::file::FileBook;
+use super::book::{Book, file_is_read_only};
 use crate::client::{Address, ReachArgs};
-use crate::load::{for_reading, with_mode};
+use crate::load::{self, for_reading, with_mode};
 
 const RULES: &str = "TOLLGATE_RULES";
 const SERVER: &str = "TOLLGATE_SERVER";
@@ -35,7 +34,7 @@ pub(super) enum Access {
     Read,
     /// Change what is there; what is missing is an error.
     Change,
-    /// Add to it; a file or SQLite database that is missing is made.
+    /// Add to it; a SQLite database that is missing is made.
     Make,
 }
 
@@ -83,14 +82,16 @@ pub(crate) fn is_server(place: &str) -> bool {
 ///
 /// # Errors
 ///
-/// It cannot be opened.
+/// It cannot be opened, or it is a file that would be changed.
 pub(super) async fn open(place: &str, access: Access, reach: &ReachArgs) -> anyhow::Result<Book> {
     if is_server(place) {
         return Ok(Book::Server(reach.client(place)?.into()));
     }
     // A misspelt scheme is no file either; the database says so, without the password.
     if !place.contains("://") {
-        return Ok(Book::File(FileBook::new(Path::new(place), access)));
+        let path = Path::new(place);
+        ensure!(access == Access::Read, file_is_read_only(&load::name(path)));
+        return Ok(Book::File(path.to_owned()));
     }
     let url = match access {
         Access::Read => for_reading(place),

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use clap::builder::FalseyValueParser;
 
 use super::book::{Edit, Entry};
-use super::edit::seen;
 use super::place::{Access, PlaceArgs, actor};
 use super::report;
 use super::yaml::braces;
@@ -29,23 +28,15 @@ pub(super) struct Args {
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let book = args.place.open(Access::Change).await?;
     let entry = book.find(&args.rule).await?;
-    let entry = Entry { version: seen(&entry, args.if_version)?, ..entry };
+    let entry = Entry { version: args.if_version.or(entry.version), ..entry };
     book.apply(&actor(), vec![Edit::Remove(entry.clone().into())]).await?;
     let sentence = format!("removed {}: {}", entry.title(), braces(&entry.draft));
     report(&entry, args.json, &sentence, terminal)?;
-    let way_back = match entry.rule_id {
-        // It is gone; that its number in the history cannot be told now is no failure.
-        Some(_) => {
-            book.history(entry.rule_id, 1).await.ok().and_then(|mut changes| changes.pop()).map_or_else(
-                || "`tollgate rules history` has it, and `tollgate rules undo` brings it back".to_owned(),
-                |change| format!("`tollgate rules undo {}` brings it back", change.id),
-            )
-        }
-        None => format!(
-            "`tollgate rules add --json '{}'` brings it back",
-            braces(&entry.draft).replace('\'', r"'\''")
-        ),
-    };
-    terminal.remark(&way_back);
+    // The rule is removed: a history that cannot be read now is not a failure.
+    let change = book.history(entry.rule_id, 1).await.ok().and_then(|mut changes| changes.pop());
+    terminal.remark(&change.map_or_else(
+        || "`tollgate rules history` has it, and `tollgate rules undo` brings it back".to_owned(),
+        |change| format!("`tollgate rules undo {}` brings it back", change.id),
+    ));
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,7 @@ pub(super) fn file<'d>(drafts: impl IntoIterator<Item = &'d Draft>) -> String {
 }
 
 /// A rule as an item of a list, a line for each field.
-pub(super) fn item(draft: &Draft, indent: &str) -> String {
+fn item(draft: &Draft, indent: &str) -> String {
     let mut text = String::new();
     for (place, (name, value)) in fields(draft).enumerate() {
         let bullet = if place == 0 { "- " } else { "  " };
@@ -38,7 +38,7 @@ pub(super) fn braces(draft: &Draft) -> String {
 }
 
 /// What a field says, behind `name: ` on a line of its own.
-pub(super) fn line_value(value: &Value) -> String {
+fn line_value(value: &Value) -> String {
     match value {
         Value::String(text) => scalar(text, Around::Lines),
         value => bracket_value(value),

@@ -1,148 +1,80 @@
-//! What there is to see of a server, drawn.
-//!
-//! ```text
-//! who, since when
-//! allowed and refused each second
-//! latency, store, rules, what is wrong
-//! rules that refuse most | keys that are refused most
-//! ```
+//! A frame of `tollgate top` as lines of text: what is wrong, traffic, state, who is refused most.
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style, Stylize as _};
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Paragraph, RenderDirection, Row, Sparkline, Table, Widget};
+use tollgate::Micros;
 
 use super::Watched;
 use crate::client::{FailurePolicy, Stats};
+use crate::table::table;
+use crate::terminal::Tone;
 use crate::words::{count, grouped, percent, printable, wait};
-use tollgate::Micros;
 
-/// How wide and high a frame is that is printed.
-const PRINTED: Rect = Rect { x: 0, y: 0, width: 100, height: 30 };
 /// Rules that are named in a line about the store.
 const MAX_NAMED: usize = 3;
-const GOOD: Color = Color::Green;
-const BAD: Color = Color::Red;
+/// Seconds of traffic that are drawn at most.
+const MAX_SECONDS: usize = 60;
+/// The heights that a character can draw.
+const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A frame of a server.
-pub(super) struct View<'a> {
-    watched: &'a Watched,
-    stats: &'a Stats,
+/// One line, no longer than the screen is wide.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) tone: Option<Tone>,
+    pub(super) text: String,
 }
 
-impl<'a> View<'a> {
-    pub(super) fn of(watched: &'a Watched) -> Self {
-        View { watched, stats: &watched.stats }
-    }
-
-    /// The frame as lines of text, without colours.
-    pub(super) fn text(&self) -> String {
-        let mut buffer = Buffer::empty(PRINTED);
-        self.render(PRINTED, &mut buffer);
-        let row = |y| (0..PRINTED.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-        let lines: Vec<String> = (0..PRINTED.height).map(|y| row(y).trim_end().to_owned()).collect();
-        let last = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1);
-        lines[..last].iter().map(|line| format!("{line}\n")).collect()
-    }
-
-    fn title(&self) -> Line<'_> {
-        let Stats { version, uptime_s, .. } = self.stats;
-        Line::from(vec![
-            Span::styled("tollgate ", Modifier::BOLD),
-            Span::raw(format!(
-                "{version} at {}, up {}; this node only",
-                self.watched.server,
-                seconds(*uptime_s)
-            )),
-        ])
-    }
-
-    /// Everything that needs somebody's eye; a line of it in good times.
-    fn troubles(&self) -> Vec<Line<'_>> {
-        let Stats { store, rule_set, violations, degraded, .. } = self.stats;
-        let mut troubles = Vec::new();
-        if let Some(why) = &self.watched.away {
-            troubles.push(format!("no answer, this is what was seen last: {}", printable(why)));
+/// The frame for a screen of this size.
+pub(super) fn lines(watched: &Watched, width: usize, height: usize) -> Vec<Line> {
+    let Stats { version, uptime_s, per_second, .. } = &watched.stats;
+    let title =
+        format!("tollgate {version} at {}, up {}; this node only", watched.server, seconds(*uptime_s));
+    let mut lines = vec![cut(&title, width, Some(Tone::Strong))];
+    match &problems(watched)[..] {
+        [] => lines.push(cut("nothing is wrong", width, Some(Tone::Faint))),
+        problems => {
+            for problem in problems {
+                lines.extend(wrapped("", problem, width, Some(Tone::Bad)));
+            }
         }
-        if !store.up {
-            let policies = rule_set.on_store_failure.iter().map(rules_with);
-            let parts: Vec<String> =
-                std::iter::once("the store is unavailable".to_owned()).chain(policies).collect();
-            troubles.push(parts.join("; "));
-        }
-        for degraded in degraded {
-            let decisions = count(degraded.decisions, "decision");
-            troubles.push(format!("{decisions} without the store: {}, {}", degraded.policy, degraded.reason));
-        }
-        if let Some(error) = &rule_set.error {
-            troubles.push(format!("rules are not the newest: {}", printable(error)));
-        }
-        if let Some(violations) = violations.as_ref().filter(|violations| violations.dropped > 0) {
-            troubles.push(format!("{} dropped", count(violations.dropped, "violation")));
-        }
-        if troubles.is_empty() {
-            return vec![Line::styled("nothing is wrong", Modifier::DIM)];
-        }
-        troubles.into_iter().map(|trouble| Line::from(trouble).fg(BAD).bold()).collect()
     }
+    lines.push(cut(&traffic("allowed/s", &per_second.allowed, width), width, Some(Tone::Good)));
+    lines.push(cut(&traffic("rejected/s", &per_second.refused, width), width, Some(Tone::Bad)));
+    for (name, text) in facts(&watched.stats) {
+        lines.extend(wrapped(&format!("{name:<11}"), &text, width, None));
+    }
+    let left = height.saturating_sub(lines.len());
+    for table in [refused_keys(&watched.stats), refusing_rules(&watched.stats)] {
+        let rows = table.lines().take((left / 2).saturating_sub(1)).enumerate();
+        lines.push(cut("", width, None));
+        lines.extend(rows.map(|(row, text)| cut(text, width, (row == 0).then_some(Tone::Faint))));
+    }
+    lines.truncate(height);
+    lines
+}
 
-    fn facts(&self) -> Vec<Line<'_>> {
-        let Stats { totals, latency_us, store, rule_set, .. } = self.stats;
-        let latency = [
-            ("p50", latency_us.p50),
-            ("p90", latency_us.p90),
-            ("p99", latency_us.p99),
-            ("p99.9", latency_us.p999),
-        ];
-        let latency = latency.map(|(name, micros)| format!("{name} {}", micros_text(micros)));
-        let turned_away = totals.refused + totals.denied + totals.unavailable;
-        let all = totals.allowed + turned_away;
-        let parts = format!(
-            "{} allowed, {} refused, {} denied, {} unavailable; {} turned away",
-            grouped(totals.allowed),
-            grouped(totals.refused),
-            grouped(totals.denied),
-            grouped(totals.unavailable),
-            percent(turned_away, all),
-        );
-        let mut kept = vec![printable(&store.shown), if store.up { "up" } else { "away" }.to_owned()];
-        kept.extend(store.buckets.map(|buckets| count(buckets, "bucket")));
-        kept.extend(store.bytes.map(|bytes| format!("{} kB", grouped(bytes / 1_000))));
-        kept.extend(store.in_flight.map(|calls| format!("{} in flight", grouped(calls))));
-        kept.extend(store.outages.map(|outages| count(outages, "outage")));
-        let mut rules = vec![printable(&rule_set.source), count(rule_set.count, "rule")];
-        rules.extend(rule_set.age_s.map(|age| format!("looked at {} ago", seconds(age))));
-        vec![
-            fact("decisions", parts),
-            fact("latency", latency.join("  ")),
-            fact("store", kept.join(", ")),
-            fact("rules", rules.join(", ")),
-        ]
+/// Everything that needs attention.
+fn problems(watched: &Watched) -> Vec<String> {
+    let Stats { store, rule_set, violations, degraded, .. } = &watched.stats;
+    let mut problems = Vec::new();
+    if let Some(error) = &watched.error {
+        problems.push(format!("no answer, these are the last numbers: {}", printable(error)));
     }
-
-    fn rules(&self) -> Table<'_> {
-        let rows = self.stats.rules.iter().map(|rule| {
-            let counts =
-                [rule.refused, rule.shadow_refused, rule.allowed].map(|number| right(grouped(number)));
-            let [refused, shadow, allowed] = counts;
-            Row::new([Line::from(printable(&rule.rule)), refused, shadow, allowed])
-        });
-        let widths =
-            [Constraint::Fill(1), Constraint::Length(11), Constraint::Length(9), Constraint::Length(13)];
-        let head = ["rule", "    refused", "   shadow", "      allowed"];
-        Table::new(rows, widths).header(Row::new(head).dim()).block(titled("rules that refuse most"))
+    if !store.up {
+        let policies = rule_set.on_store_failure.iter().map(rules_with);
+        let parts: Vec<String> =
+            std::iter::once("the store is unavailable".to_owned()).chain(policies).collect();
+        problems.push(parts.join("; "));
     }
-
-    fn keys(&self) -> Table<'_> {
-        let rows = self.stats.top_refused.iter().map(|top| {
-            let refused = right(format!("≤ {}", grouped(top.refused)));
-            Row::new([Line::from(printable(&top.key)), Line::from(printable(&top.rule)), refused])
-        });
-        let widths = [Constraint::Fill(2), Constraint::Fill(1), Constraint::Length(12)];
-        let head = ["key", "rule", "     refused"];
-        Table::new(rows, widths).header(Row::new(head).dim()).block(titled("keys that are refused most"))
+    for degraded in degraded {
+        let decisions = count(degraded.decisions, "decision");
+        problems.push(format!("{decisions} without the store: {}, {}", degraded.policy, degraded.reason));
     }
+    if let Some(error) = &rule_set.error {
+        problems.push(format!("rules are not the newest: {}", printable(error)));
+    }
+    if let Some(violations) = violations.as_ref().filter(|violations| violations.dropped > 0) {
+        problems.push(format!("{} dropped", count(violations.dropped, "violation")));
+    }
+    problems
 }
 
 /// Which rules have a failure policy: `fail open: per-user, search and 3 more`.
@@ -160,68 +92,105 @@ fn rules_with(FailurePolicy { policy, count, rules }: &FailurePolicy) -> String 
     format!("{verb}: {}{more}", named.join(", "))
 }
 
-impl Widget for &View<'_> {
-    fn render(self, area: Rect, buffer: &mut Buffer) {
-        let (troubles, facts) = (self.troubles(), self.facts());
-        let height = |lines: &[Line<'_>]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX));
-        let rows = [
-            Constraint::Length(1),
-            height(&troubles),
-            Constraint::Length(7),
-            height(&facts),
-            Constraint::Fill(1),
-        ];
-        let [title, wrong, traffic, known, lists] = area.layout(&Layout::vertical(rows));
-        self.title().render(title, buffer);
-        Paragraph::new(troubles).render(wrong, buffer);
-        let [allowed, refused] = traffic.layout(&side_by_side());
-        let seconds = &self.stats.per_second;
-        spark("allowed/s", &seconds.allowed, GOOD, allowed, buffer);
-        spark("turned away/s", &seconds.refused, BAD, refused, buffer);
-        Paragraph::new(facts).render(known, buffer);
-        let [rules, keys] = lists.layout(&side_by_side());
-        Widget::render(self.rules(), rules, buffer);
-        Widget::render(self.keys(), keys, buffer);
-    }
-}
-
-fn side_by_side() -> Layout {
-    Layout::horizontal([Constraint::Fill(1); 2]).spacing(2)
-}
-
 /// The last seconds that are over, the newest at the right edge.
-fn spark(name: &str, seconds: &[u64], color: Color, area: Rect, buffer: &mut Buffer) {
+fn traffic(name: &str, seconds: &[u64], width: usize) -> String {
     let over = &seconds[..seconds.len().saturating_sub(1)];
-    let newest = over.last().copied().unwrap_or(0);
-    let shown = &over[over.len().saturating_sub(usize::from(area.width.saturating_sub(2)))..];
-    let most = shown.iter().copied().max().unwrap_or(0);
-    let block = titled(format!("{name}: {} (most {})", grouped(newest), grouped(most)));
-    let newest_first = shown.iter().rev();
-    Sparkline::default()
-        .block(block)
-        .data(newest_first)
-        .direction(RenderDirection::RightToLeft)
-        .style(Style::new().fg(color))
-        .render(area, buffer);
+    let head = |newest: u64, max: u64| {
+        format!("{name:<11}{:<24}", format!("{} (max {})", grouped(newest), grouped(max)))
+    };
+    let room = width.saturating_sub(head(0, 0).chars().count()).min(MAX_SECONDS);
+    let shown = &over[over.len().saturating_sub(room)..];
+    let max = over[over.len().saturating_sub(MAX_SECONDS)..].iter().copied().max().unwrap_or(0);
+    let level = |count: &u64| match max {
+        0 => LEVELS[0],
+        max => {
+            LEVELS[usize::try_from((u128::from(*count) * 8).div_ceil(u128::from(max))).unwrap_or(8).min(8)]
+        }
+    };
+    head(over.last().copied().unwrap_or(0), max) + &shown.iter().map(level).collect::<String>()
 }
 
-fn titled<'a>(title: impl Into<Line<'a>>) -> Block<'a> {
-    Block::new().borders(Borders::TOP).title(title)
+fn facts(stats: &Stats) -> [(&'static str, String); 4] {
+    let Stats { totals, latency_us, store, rule_set, .. } = stats;
+    let rejected = totals.refused + totals.denied + totals.unavailable;
+    let decisions = format!(
+        "{} allowed, {} refused, {} denied, {} unavailable; {} rejected",
+        grouped(totals.allowed),
+        grouped(totals.refused),
+        grouped(totals.denied),
+        grouped(totals.unavailable),
+        percent(rejected, totals.allowed + rejected),
+    );
+    let latency = [
+        ("p50", latency_us.p50),
+        ("p90", latency_us.p90),
+        ("p99", latency_us.p99),
+        ("p99.9", latency_us.p999),
+    ];
+    let latency = latency.map(|(name, micros)| format!("{name} {}", micros_text(micros)));
+    let mut kept = vec![printable(&store.shown), if store.up { "up" } else { "unavailable" }.to_owned()];
+    kept.extend(store.buckets.map(|buckets| count(buckets, "bucket")));
+    kept.extend(store.bytes.map(|bytes| format!("{} kB", grouped(bytes / 1_000))));
+    kept.extend(store.in_flight.map(|calls| format!("{} in flight", grouped(calls))));
+    kept.extend(store.outages.map(|outages| count(outages, "outage")));
+    let mut rules = vec![printable(&rule_set.source), count(rule_set.count, "rule")];
+    rules.extend(rule_set.age_s.map(|age| format!("loaded {} ago", seconds(age))));
+    [
+        ("decisions", decisions),
+        ("latency", latency.join("  ")),
+        ("store", kept.join(", ")),
+        ("rules", rules.join(", ")),
+    ]
 }
 
-fn fact(name: &str, text: String) -> Line<'static> {
-    Line::from(vec![Span::styled(format!("{name:<10}"), Modifier::DIM), Span::raw(text)])
+/// Numbers first: a name that does not fit is cut.
+fn refused_keys(stats: &Stats) -> String {
+    let mut table = table(["REFUSED", "RULE", "KEY"], &[0]);
+    for top in &stats.top_refused {
+        table.add_row([format!("≤ {}", grouped(top.refused)), printable(&top.rule), printable(&top.key)]);
+    }
+    table.trim_fmt()
 }
 
-fn right(text: String) -> Line<'static> {
-    Line::from(text).right_aligned()
+fn refusing_rules(stats: &Stats) -> String {
+    let mut table = table(["REFUSED", "SHADOW", "ALLOWED", "RULE"], &[0, 1, 2]);
+    for rule in &stats.rules {
+        let counts = [rule.refused, rule.shadow_refused, rule.allowed].map(grouped);
+        table.add_row(counts.into_iter().chain([printable(&rule.rule)]));
+    }
+    table.trim_fmt()
+}
+
+fn cut(text: &str, width: usize, tone: Option<Tone>) -> Line {
+    Line { tone, text: text.chars().take(width).collect() }
+}
+
+/// A text on as many lines as it needs, broken between words where possible; further lines are indented like the first.
+fn wrapped(head: &str, text: &str, width: usize, tone: Option<Tone>) -> Vec<Line> {
+    let indent = head.chars().count().min(width / 3);
+    let room = (width - indent).max(1);
+    let mut rest: Vec<char> = text.chars().collect();
+    let mut lines = Vec::new();
+    loop {
+        let head: String = if lines.is_empty() { head.into() } else { String::new() };
+        let head: String = format!("{head:<indent$}").chars().take(indent).collect();
+        if rest.len() <= room {
+            lines.push(Line { tone, text: head + &rest.iter().collect::<String>() });
+            return lines;
+        }
+        let space = rest[..=room].iter().rposition(|c| *c == ' ').filter(|at| *at > 0);
+        let after = rest.split_off(space.map_or(room, |at| at + 1));
+        let text: String = rest.iter().collect();
+        lines.push(Line { tone, text: head + text.trim_end() });
+        rest = after;
+    }
 }
 
 fn seconds(seconds: u64) -> String {
     wait(Micros::new(seconds.saturating_mul(1_000_000)))
 }
 
-/// Microseconds as they are told: with one decimal below a hundred.
+/// Microseconds with one decimal below a hundred.
 fn micros_text(micros: f64) -> String {
     match micros {
         ..100.0 => format!("{micros:.1} us"),
@@ -231,4 +200,107 @@ fn micros_text(micros: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn watched() -> Watched {
+        let stats = json!({
+            "version": "0.1.0", "started_at": "2026-11-15T12:00:00Z", "uptime_s": 125, "now_ms": 0,
+            "totals": {"allowed": 1200, "refused": 299, "denied": 1, "unavailable": 0, "shadow_refused": 3, "degraded": 0},
+            "per_second": {"start_s": 0, "allowed": [1, 5, 10, 2], "refused": [0, 0, 7, 1]},
+            "latency_us": {"p50": 0.8, "p90": 1.5, "p99": 240.0, "p999": 12000.0, "max": 13000.0, "count": 1500},
+            "rules": [{"rule": "per-user", "allowed": 1200, "refused": 299, "shadow_refused": 3}],
+            "top_refused": [{"key": "user:\u{1b}[31m42", "rule": "per-user", "refused": 120, "at_least": 119}],
+            "store": {"kind": "memory", "shown": "memory", "up": true, "buckets": 42, "bytes": 65536},
+            "rule_set": {"source": "rules.yaml", "version": "abc", "count": 3, "age_s": 2, "error": null},
+            "violations": null, "degraded": []
+        });
+        Watched {
+            server: "http://127.0.0.1:8080".into(),
+            stats: serde_json::from_value(stats).unwrap(),
+            error: None,
+        }
+    }
+
+    fn text(watched: &Watched, width: usize, height: usize) -> String {
+        lines(watched, width, height).into_iter().map(|line| line.text + "\n").collect()
+    }
+
+    #[test]
+    fn a_frame_has_traffic_times_state_and_who_is_refused() {
+        let text = text(&watched(), 100, usize::MAX);
+        for part in [
+            "tollgate 0.1.0 at http://127.0.0.1:8080, up 2 min 5 s; this node only",
+            "nothing is wrong",
+            "allowed/s  10 (max 10)             ▁▄█",
+            "rejected/s 7 (max 7)                 █",
+            "1,200 allowed, 299 refused, 1 denied, 0 unavailable; 20.0 % rejected",
+            "p50 0.8 us  p90 1.5 us  p99 240 us  p99.9 12.0 ms",
+            "memory, up, 42 buckets, 65 kB",
+            "rules.yaml, 3 rules, loaded 2 s ago",
+            "    299       3    1,200  per-user",
+            "  ≤ 120  per-user",
+        ] {
+            assert!(text.contains(part), "{part} is missing:\n{text}");
+        }
+        assert!(
+            !text.contains('\u{1b}') && text.contains(r"user:\u{1b}[31m42"),
+            "no escape sequence of a caller reaches the terminal:\n{text}"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_comes_first() {
+        let mut watched = watched();
+        watched.stats.store.up = false;
+        watched.stats.rule_set.on_store_failure = serde_json::from_value(json!([
+            {"policy": "open", "count": 5, "rules": ["a", "b", "c", "d", "e"]},
+            {"policy": "closed", "count": 1, "rules": ["login"]},
+        ]))
+        .unwrap();
+        watched.stats.degraded =
+            serde_json::from_value(json!([{"policy": "open", "reason": "unreachable", "decisions": 7}]))
+                .unwrap();
+        watched.stats.rule_set.error = Some("rules.yaml:3: no limit".to_owned());
+        watched.update(Err(anyhow::anyhow!("cannot reach http://127.0.0.1:8080")));
+        let text = text(&watched, 100, usize::MAX);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[1..5],
+            [
+                "no answer, these are the last numbers: cannot reach http://127.0.0.1:8080",
+                "the store is unavailable; fail open: a, b, c and 2 more; fail closed: login",
+                "7 decisions without the store: open, unreachable",
+                "rules are not the newest: rules.yaml:3: no limit",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_terminal_of_any_size_shows_what_fits() {
+        let mut watched = watched();
+        watched.update(Err(anyhow::anyhow!("cannot reach http://127.0.0.1:8080 for a reason that is long")));
+        for (width, height) in [(120, 40), (80, 24), (40, 24), (20, 5), (1, 1)] {
+            let lines = lines(&watched, width, height);
+            assert!(lines.len() <= height && !lines[0].text.is_empty(), "{width}x{height}");
+            assert!(
+                lines.iter().all(|line| line.text.chars().count() <= width),
+                "{width}x{height}: {lines:#?}"
+            );
+        }
+        let narrow = text(&watched, 40, 30);
+        assert!(
+            narrow.contains("\ncannot reach http://127.0.0.1:8080 for a\nreason that is long\n"),
+            "{narrow}"
+        );
+        assert!(
+            narrow.contains(
+                "\ndecisions  1,200 allowed, 299 refused, 1\n           denied, 0 unavailable; 20.0 %\n"
+            ),
+            "{narrow}"
+        );
+        assert!(narrow.contains("REFUSED  RULE      KEY\n"), "{narrow}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use base64::prelude::{BASE64_STANDARD as STANDARD, Engine as _};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
@@ -9,10 +10,9 @@ use crate::descriptor::Descriptor;
 use crate::rule::Rule;
 
 /// Fewer bytes could be guessed.
-const SHORTEST: usize = 16;
-/// How much of the hash is told: 120 bits, which base64 writes in 20 characters without padding.
-const TOLD: usize = 15;
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const MIN_BYTES: usize = 16;
+/// How much of the hash is shown: 120 bits, which base64 writes in 20 characters without padding.
+const SHOWN_BYTES: usize = 15;
 
 /// Turns the key of a bucket into a name that means nothing to others: an HMAC-SHA-256.
 ///
@@ -23,7 +23,7 @@ pub struct PartitionSecret(Hmac<Sha256>);
 
 /// The secret is too short to keep one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the secret has {length} bytes; take at least {SHORTEST} random ones")]
+#[error("the secret has {length} bytes; take at least {MIN_BYTES} random ones")]
 pub struct SecretError {
     /// How many bytes it has.
     pub length: usize,
@@ -37,7 +37,7 @@ impl PartitionSecret {
     /// It has fewer than 16 bytes.
     pub fn new(secret: &[u8]) -> Result<Self, SecretError> {
         let length = secret.len();
-        if length < SHORTEST {
+        if length < MIN_BYTES {
             return Err(SecretError { length });
         }
         Hmac::new_from_slice(secret).map(PartitionSecret).map_err(|_| SecretError { length })
@@ -47,23 +47,23 @@ impl PartitionSecret {
     pub(super) fn push(&self, out: &mut String, rule: &Rule, request: &Descriptor<'_>) {
         let mut key = Vec::new();
         rule.key(request).encode("", &mut key);
-        let mut mac = self.0.clone();
-        mac.update(&key);
-        let hash = mac.finalize().into_bytes();
         out.push_str(";pk=:");
-        for three in hash[..TOLD].chunks_exact(3) {
-            let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
-            out.extend([18, 12, 6, 0].map(|shift| char::from(BASE64[(bits >> shift & 63) as usize])));
-        }
+        STANDARD.encode_string(&self.hash([&key[..]])[..SHOWN_BYTES], out);
         out.push(':');
+    }
+
+    /// The HMAC-SHA-256 of some bytes.
+    pub fn hash<'b>(&self, parts: impl IntoIterator<Item = &'b [u8]>) -> [u8; 32] {
+        let mut mac = self.0.clone();
+        parts.into_iter().for_each(|part| mac.update(part));
+        mac.finalize().into_bytes().into()
     }
 }
 
 /// Two are the same if they name everything the same.
 impl PartialEq for PartitionSecret {
     fn eq(&self, other: &Self) -> bool {
-        let name = |secret: &Self| secret.0.clone().finalize().into_bytes();
-        name(self) == name(other)
+        self.hash([]) == other.hash([])
     }
 }
 

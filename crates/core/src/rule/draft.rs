@@ -2,93 +2,171 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{Action, Consistency, CostRule, FailurePolicy, Missing, Mode, Rule};
 use crate::condition::{Condition, ConditionError};
 use crate::descriptor;
 use crate::key::{KeyPattern, PatternError, Space, check_name};
 use crate::limit::notation::{Notation, Options, Part};
-use crate::limit::{AlgorithmName, Limit, LimitError, MAX_EXACT};
+use crate::limit::{Algorithm, AlgorithmName, Limit, LimitError, MAX_EXACT, Opening, Phase, Ticks};
 use crate::suggest::closest;
 
-/// One rule: whom it applies to and what it allows.
-//
-// A rule as somebody wrote it: text in every field, nothing checked yet.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
-#[schemars(title = "Rule", deny_unknown_fields)]
-pub struct Draft {
-    /// Unique; shown in headers, metrics and violations. Without it the rule is shown as key, plan and period.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128))]
-    pub name: Option<String>,
-    /// The key pattern: `user:{user_id}`, `endpoint:/api/search`, `ip:{ip}`, `api:{endpoint}:{user_id}`, `global`.
-    pub key: String,
-    /// The plan it is for; without one it applies to all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub plan: Option<String>,
-    /// The limit: `10/s burst 50`, `100/min`, `60 every 60s`, `5/s queue 20 free 5`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<String>,
-    /// How it counts. Default: what the limit implies, else `token_bucket`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = algorithm_words()))]
-    pub algorithm: Option<String>,
-    /// Where windows begin. fixed_window: all four; sliding_window_counter: `epoch` or `first`. Default: `epoch`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = ["epoch", "first", "spread", "calendar"]))]
-    pub window: Option<String>,
-    /// The zone of a calendar window, a name of the IANA database. Default: `UTC`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time_zone: Option<String>,
-    /// Interval refill only: ticks on the clock rather than from the first take. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aligned: Option<bool>,
-    /// Conditions that must all hold: attribute to value, or to a list of which one must fit. `endpoint` takes
-    /// globs (`*` within a segment, `**` across), `ip` addresses and networks, `method` any case.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(with = "BTreeMap<String, OneOrMany>", default)]
-    pub when: BTreeMap<String, Vec<String>>,
-    /// Absent: the request's cost; a number: so many times it; a name: the value of that attribute.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost: Option<CostDraft>,
-    /// When an attribute of the key is absent. Default: `skip`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = Missing::WORDS))]
-    pub missing: Option<String>,
-    /// Where decisions are made. Default: `exact`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = Consistency::WORDS))]
-    pub consistency: Option<String>,
-    /// What it says when the store cannot be asked. Default: `open`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = FailurePolicy::WORDS))]
-    pub on_store_failure: Option<String>,
-    /// Default: `enforce`; `shadow` counts and never refuses, `off` is not there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = Mode::WORDS))]
-    pub mode: Option<String>,
-    /// Instead of a limit: `deny` refuses at once, `allow` exempts from every limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = ["deny", "allow"]))]
-    pub action: Option<String>,
-    /// Names of rules that do not apply where this one does.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "OneOrMany", default)]
-    pub replaces: Vec<String>,
-    /// How many bits of an IPv6 address make a bucket. Default: 64.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 128))]
-    pub ipv6_prefix: Option<u64>,
-    /// For people.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub description: Option<String>,
+/// Defines [`Draft`] and its table of fields together, so that a field cannot be in one of them only.
+macro_rules! draft {
+    (
+        $(#[$meta:meta])*
+        pub struct Draft {
+            $($(#[doc = $line:literal])+ $name:ident: $type:ty = $kind:expr, $example:literal;)+
+        }
+    ) => {
+        $(#[$meta])*
+        pub struct Draft {
+            $($(#[doc = $line])+ pub $name: $type,)+
+        }
+
+        impl Draft {
+            /// Every field, in the order of the documentation.
+            pub const FIELDS: &'static [FieldInfo] = &[$(FieldInfo {
+                name: stringify!($name),
+                kind: $kind,
+                example: $example,
+                description: concat!($($line),+).trim_ascii_start(),
+            },)+];
+
+            /// The value of a field, if it is given.
+            pub fn get(&self, name: &str) -> Option<FieldValue> {
+                match name {
+                    $(stringify!($name) => FieldType::get(&self.$name),)+
+                    _ => None,
+                }
+            }
+
+            /// Sets a field. A value of another kind, or for a field that does not exist, changes nothing.
+            pub fn set(&mut self, name: &str, value: FieldValue) {
+                match name {
+                    $(stringify!($name) => FieldType::set(&mut self.$name, value),)+
+                    _ => {}
+                }
+            }
+        }
+    };
+}
+
+draft! {
+    /// A rule as somebody wrote it: text in every field, nothing checked yet.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct Draft {
+        /// Unique; shown in headers, metrics and violations. Without it the rule is shown as key, plan and period.
+        name: Option<String> = FieldKind::Name, "per-user";
+        /// The key pattern: `user:{user_id}`, `endpoint:/api/search`, `ip:{ip}`, `api:{endpoint}:{user_id}`, `global`.
+        key: String = FieldKind::Text, "user:{user_id}";
+        /// The plan it is for; without one it applies to all.
+        plan: Option<String> = FieldKind::Text, "free";
+        /// The limit: `10/s burst 50`, `100/min`, `60 every 60s`, `5/s queue 20 free 5`.
+        limit: Option<String> = FieldKind::Text, "100/min burst 20";
+        /// How it counts. Default: what the limit implies, else `token_bucket`.
+        algorithm: Option<String> = FieldKind::Word(ALGORITHMS), "token_bucket";
+        /// Where windows begin. fixed_window: all four; sliding_window_counter: `epoch` or `first`. Default: `epoch`.
+        window: Option<String> = FieldKind::Word(&["epoch", "first", "spread", "calendar"]), "epoch";
+        /// The zone of a calendar window, a name of the IANA database. Default: `UTC`.
+        time_zone: Option<String> = FieldKind::Text, "Europe/Berlin";
+        /// Interval refill only: ticks on the clock rather than from the first take. Default: false.
+        aligned: Option<bool> = FieldKind::Boolean, "true";
+        /// Conditions that must all hold: attribute to value, or to a list of which one must fit. `endpoint` takes
+        /// globs (`*` within a segment, `**` across), `ip` addresses and networks, `method` any case.
+        when: BTreeMap<String, Vec<String>> = FieldKind::Conditions, "{ method: [GET, POST] }";
+        /// Absent: the request's cost; a number: so many times it; a name: the value of that attribute.
+        cost: Option<CostDraft> = FieldKind::Cost, "2";
+        /// When an attribute of the key is absent. Default: `skip`.
+        missing: Option<String> = FieldKind::Word(Missing::WORDS), "skip";
+        /// Where decisions are made. Default: `exact`.
+        consistency: Option<String> = FieldKind::Word(Consistency::WORDS), "exact";
+        /// The answer when the store is unavailable. Default: `open`.
+        on_store_failure: Option<String> = FieldKind::Word(FailurePolicy::WORDS), "open";
+        /// Default: `enforce`; `shadow` counts and never refuses, `off` is not there.
+        mode: Option<String> = FieldKind::Word(Mode::WORDS), "enforce";
+        /// Instead of a limit: `deny` refuses immediately, `allow` exempts from every limit.
+        action: Option<String> = FieldKind::Word(ACTIONS), "deny";
+        /// Names of rules that do not apply where this one does.
+        replaces: Vec<String> = FieldKind::Texts, "[per-user]";
+        /// How many bits of an IPv6 address make a bucket. Default: 64.
+        ipv6_prefix: Option<u64> = FieldKind::Number { min: 1, max: 128 }, "56";
+        /// For people.
+        description: Option<String> = FieldKind::Text, "a few words";
+    }
+}
+
+const ACTIONS: &[&str] = &["deny", "allow"];
+const ALGORITHMS: &[&str] = &{
+    let mut words = [""; AlgorithmName::ALL.len()];
+    let mut place = 0;
+    while place < words.len() {
+        words[place] = AlgorithmName::ALL[place].as_str();
+        place += 1;
+    }
+    words
+};
+
+/// One field of a rule: a row of the table that the reader of rules files, the SQL row, the command line and the JSON
+/// Schema use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldInfo {
+    /// The name in rules files and in JSON.
+    pub name: &'static str,
+    /// Which values it takes.
+    pub kind: FieldKind,
+    /// What a value looks like in a rules file.
+    pub example: &'static str,
+    /// What it is for.
+    pub description: &'static str,
+}
+
+/// Which values a field takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FieldKind {
+    /// Text of 1 to 128 characters.
+    Name,
+    /// Text.
+    Text,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// True or false.
+    Boolean,
+    /// A whole number in a range.
+    Number {
+        /// The least.
+        min: u64,
+        /// The largest.
+        max: u64,
+    },
+    /// A whole number, or the name of an attribute.
+    Cost,
+    /// A text, or a list of them.
+    Texts,
+    /// Attributes, each with a value or a list of values.
+    Conditions,
+}
+
+/// The value of a field, whatever its kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum FieldValue {
+    /// Text, a word, or a cost that is the name of an attribute.
+    Text(String),
+    /// True or false.
+    Boolean(bool),
+    /// A number, or a cost that is a factor.
+    Number(u64),
+    /// Several texts.
+    Texts(Vec<String>),
+    /// Values by attribute.
+    Conditions(BTreeMap<String, Vec<String>>),
 }
 
 /// A factor, or the name of an attribute.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(untagged)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CostDraft {
     /// So many times the request's cost.
     Times(u64),
@@ -96,28 +174,71 @@ pub enum CostDraft {
     Attribute(String),
 }
 
-/// A value or a list of values, in the schema.
-#[derive(JsonSchema)]
-#[serde(untagged)]
-#[expect(dead_code, reason = "only its schema is used")]
-enum OneOrMany {
-    One(Scalar),
-    Many(Vec<Scalar>),
+impl Draft {
+    /// The field of a name.
+    pub fn field(name: &str) -> Option<&'static FieldInfo> {
+        Self::FIELDS.iter().find(|field| field.name == name)
+    }
+
+    /// The names of all fields.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::FIELDS.iter().map(|field| field.name)
+    }
 }
 
-/// Numbers and booleans are compared as text.
-#[derive(JsonSchema)]
-#[serde(untagged)]
-#[expect(dead_code, reason = "only its schema is used")]
-enum Scalar {
-    Text(String),
-    Number(f64),
-    Boolean(bool),
+impl Serialize for Draft {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Self::names().filter_map(|name| Some((name, self.get(name)?))))
+    }
 }
 
-fn algorithm_words() -> Vec<&'static str> {
-    AlgorithmName::ALL.iter().map(|name| name.as_str()).collect()
+/// A type of a field: to and from its value.
+trait FieldType {
+    fn get(&self) -> Option<FieldValue>;
+    fn set(&mut self, value: FieldValue);
 }
+
+macro_rules! field_type {
+    ($type:ty, $field:ident => $get:expr, $($value:pat => $set:expr),+) => {
+        impl FieldType for $type {
+            fn get(&self) -> Option<FieldValue> {
+                let $field = self;
+                $get
+            }
+
+            fn set(&mut self, value: FieldValue) {
+                match value {
+                    $($value => *self = $set,)+
+                    _ => {}
+                }
+            }
+        }
+    };
+}
+
+field_type!(String, field => Some(FieldValue::Text(field.clone())), FieldValue::Text(text) => text);
+field_type!(Option<String>, field => field.clone().map(FieldValue::Text), FieldValue::Text(text) => Some(text));
+field_type!(Option<bool>, field => field.map(FieldValue::Boolean), FieldValue::Boolean(yes) => Some(yes));
+field_type!(Option<u64>, field => field.map(FieldValue::Number), FieldValue::Number(number) => Some(number));
+field_type!(
+    Option<CostDraft>,
+    field => field.clone().map(|cost| match cost {
+        CostDraft::Times(factor) => FieldValue::Number(factor),
+        CostDraft::Attribute(name) => FieldValue::Text(name),
+    }),
+    FieldValue::Number(factor) => Some(CostDraft::Times(factor)),
+    FieldValue::Text(name) => Some(CostDraft::Attribute(name))
+);
+field_type!(
+    Vec<String>,
+    field => (!field.is_empty()).then(|| FieldValue::Texts(field.clone())),
+    FieldValue::Texts(texts) => texts
+);
+field_type!(
+    BTreeMap<String, Vec<String>>,
+    field => (!field.is_empty()).then(|| FieldValue::Conditions(field.clone())),
+    FieldValue::Conditions(conditions) => conditions
+);
 
 /// A field of a rule, for errors that point at it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,28 +310,6 @@ pub enum FieldProblem {
 }
 
 impl Draft {
-    /// The names of all fields, as rules files spell them.
-    pub const FIELDS: &'static [&'static str] = &[
-        "name",
-        "key",
-        "plan",
-        "limit",
-        "algorithm",
-        "window",
-        "time_zone",
-        "aligned",
-        "when",
-        "cost",
-        "missing",
-        "consistency",
-        "on_store_failure",
-        "mode",
-        "action",
-        "replaces",
-        "ipv6_prefix",
-        "description",
-    ];
-
     /// Checks every field and makes the rule.
     ///
     /// # Errors
@@ -295,7 +394,7 @@ impl Draft {
             "deny" => Some(Action::Deny),
             "allow" => Some(Action::Allow),
             given => {
-                check.fail("action", unknown_word(given, &["deny", "allow"]));
+                check.fail("action", unknown_word(given, ACTIONS));
                 None
             }
         }
@@ -307,7 +406,7 @@ impl Draft {
             Some(word) => match AlgorithmName::parse(word) {
                 Some(name) => Some(name),
                 None => {
-                    check.fail("algorithm", unknown_word(word, &algorithm_words()));
+                    check.fail("algorithm", unknown_word(word, ALGORITHMS));
                     // The limit's own mistakes are still worth telling.
                     if let Some(Err(error)) = self.limit.as_ref().map(|text| text.parse::<Notation>()) {
                         check.fail("limit", LimitError::from(error).into());
@@ -434,6 +533,35 @@ fn unknown_word(given: &str, accepted: &[&'static str]) -> FieldProblem {
     }
 }
 
+impl From<&Limit> for Draft {
+    /// One bucket for everybody with this limit, as somebody would write it; building it gives the same limit.
+    fn from(limit: &Limit) -> Self {
+        let (window, time_zone) = match limit.algorithm() {
+            Algorithm::FixedWindow { phase, .. } => match phase {
+                Phase::Epoch => (Some("epoch"), None),
+                Phase::First => (Some("first"), None),
+                Phase::Spread => (Some("spread"), None),
+                Phase::Calendar(calendar) => (Some("calendar"), Some(calendar.name.to_string())),
+            },
+            Algorithm::SlidingWindowCounter { opens: Opening::First, .. } => (Some("first"), None),
+            _ => (None, None),
+        };
+        let aligned = match limit.algorithm() {
+            Algorithm::TokenBucketInterval(refill) => Some(refill.ticks() == Ticks::Aligned),
+            _ => None,
+        };
+        Draft {
+            key: "global".to_owned(),
+            limit: Some(limit.to_string()),
+            algorithm: Some(limit.algorithm_name().as_str().to_owned()),
+            window: window.map(str::to_owned),
+            time_zone,
+            aligned,
+            ..Draft::default()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -480,5 +608,35 @@ mod tests {
         assert_eq!(errors[0].problem.to_string(), "`action: deny` takes no `limit`; drop one of the two");
         let errors = Draft { key: "global".into(), ..Draft::default() }.build().unwrap_err();
         assert_eq!(errors[0].problem, FieldProblem::NoLimit);
+    }
+
+    #[test]
+    fn a_limit_that_is_written_down_and_built_is_the_same() {
+        for (limit, algorithm, window, time_zone, aligned) in [
+            ("10/s burst 50", None, None, None, None),
+            ("3 every 7s burst 9", None, None, None, Some(true)),
+            ("3 every 7s", None, None, None, None),
+            ("5/s queue 20 free 5", None, None, None, None),
+            ("5/min", Some("fixed_window"), None, None, None),
+            ("5/min", Some("fixed_window"), Some("first"), None, None),
+            ("5/min", Some("fixed_window"), Some("spread"), None, None),
+            ("5/month", Some("fixed_window"), Some("calendar"), Some("Europe/Berlin"), None),
+            ("5/90s", Some("sliding_window_log"), None, None, None),
+            ("5/s", Some("sliding_window_counter"), Some("first"), None, None),
+        ] {
+            let text = |text: &str| text.to_owned();
+            let draft = Draft {
+                key: "global".to_owned(),
+                limit: Some(limit.to_owned()),
+                algorithm: algorithm.map(text),
+                window: window.map(text),
+                time_zone: time_zone.map(text),
+                aligned,
+                ..Draft::default()
+            };
+            let rule = draft.build().unwrap();
+            let limit = rule.limit().unwrap();
+            assert_eq!(Draft::from(limit).build().unwrap().limit(), Some(limit), "{limit}");
+        }
     }
 }

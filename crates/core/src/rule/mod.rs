@@ -2,7 +2,6 @@
 
 mod cost;
 mod draft;
-mod written;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +14,7 @@ use crate::limit::Limit;
 use crate::ruleset::{Enforcement, Hit};
 
 pub use cost::{CostRule, InvalidCost};
-pub use draft::{CostDraft, Draft, Field, FieldError, FieldProblem};
+pub use draft::{CostDraft, Draft, Field, FieldError, FieldInfo, FieldKind, FieldProblem, FieldValue};
 
 /// One line an operator wrote, validated.
 ///

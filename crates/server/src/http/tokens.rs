@@ -183,8 +183,6 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
-
     use axum::http::HeaderValue;
 
     use super::*;
@@ -193,11 +191,8 @@ mod tests {
     const WRITE: &str = "write-0123456789abcdef";
 
     fn file(text: &str) -> PathBuf {
-        let mut name = String::from("tollgate-tokens-");
-        for byte in &Sha256::digest(text)[..8] {
-            write!(name, "{byte:02x}").unwrap();
-        }
-        let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        let name = hex::encode(&Sha256::digest(text)[..8]);
+        let path = std::env::temp_dir().join(format!("tollgate-tokens-{name}-{}", std::process::id()));
         fs::write(&path, text).unwrap();
         path
     }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use tollgate::Timestamp;
-use tollgate::audit::{Cursor, MOST_ON_A_PAGE, ViolationFilter, ViolationPage, instant};
+use tollgate::audit::{Cursor, MAX_PAGE, ViolationFilter, ViolationPage, instant};
 use utoipa::ToSchema;
 
 use super::App;
@@ -81,7 +81,7 @@ pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<Violat
 fn filter(query: &Query, now: Timestamp) -> Result<ViolationFilter, Problem> {
     let usual = ViolationFilter::default();
     let owned = |name| query.text(name).map(str::to_owned);
-    let most = i64::try_from(MOST_ON_A_PAGE).unwrap_or(i64::MAX);
+    let most = i64::try_from(MAX_PAGE).unwrap_or(i64::MAX);
     let limit = query.number("limit", 1..=most)?.and_then(|limit| usize::try_from(limit).ok());
     let address = |text: &str| text.parse::<IpAddr>().map(|address| address.to_string());
     let ip = read(query, "ip", |text| address(text).map_err(|_| "expected an IP address"))?;

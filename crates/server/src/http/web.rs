@@ -112,8 +112,7 @@ fn within(folder: &Path, path: &str) -> Option<PathBuf> {
 impl From<EmbeddedFile> for File {
     fn from(file: EmbeddedFile) -> Self {
         // Half of the hash tells versions apart well enough.
-        let hash = &file.metadata.sha256_hash()[..16];
-        let tag: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let tag = hex::encode(&file.metadata.sha256_hash()[..16]);
         File { bytes: file.data, tag: HeaderValue::try_from(format!("\"{tag}\"")).ok() }
     }
 }

@@ -2,29 +2,17 @@
 
 use std::fmt;
 
-use hmac::{Hmac, KeyInit as _, Mac as _};
-use sha2::Sha256;
+use tollgate_core::{PartitionSecret, SecretError};
 
 use super::Violation;
 use super::violation::kept;
-
-/// Fewer bytes could be guessed.
-const SHORTEST: usize = 16;
 
 /// Puts HMAC-SHA-256 in the place of user ids, addresses and bucket keys, before they are written.
 ///
 /// The same caller has the same hash under the same secret, so a look-up by user or address still finds it; without
 /// the secret nobody can tell who it is, nor by trying all addresses. Rule names and endpoints stay as they are.
 #[derive(Clone)]
-pub struct Pseudonyms(Hmac<Sha256>);
-
-/// The secret is too short to keep one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the secret has {length} bytes; take at least {SHORTEST} random ones")]
-pub struct SecretError {
-    /// How many bytes it has.
-    pub length: usize,
-}
+pub struct Pseudonyms(PartitionSecret);
 
 impl Pseudonyms {
     /// Hashes under a secret, the same on every node.
@@ -33,20 +21,12 @@ impl Pseudonyms {
     ///
     /// It has fewer than 16 bytes.
     pub fn new(secret: &[u8]) -> Result<Self, SecretError> {
-        let length = secret.len();
-        if length < SHORTEST {
-            return Err(SecretError { length });
-        }
-        Hmac::new_from_slice(secret).map(Pseudonyms).map_err(|_| SecretError { length })
+        PartitionSecret::new(secret).map(Pseudonyms)
     }
 
     /// The hash that stands for a text in one column.
     pub(super) fn of(&self, column: &str, text: &str) -> String {
-        let mut mac = self.0.clone();
-        for part in [column, "\0", &kept(text)] {
-            mac.update(part.as_bytes());
-        }
-        mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(self.0.hash([column, "\0", &kept(text)].map(str::as_bytes)))
     }
 
     /// The same violation, by nobody in particular.

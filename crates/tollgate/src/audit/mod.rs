@@ -30,18 +30,20 @@ mod write;
 mod writer;
 
 pub use instant::{InstantError, instant, instant_text};
-pub use queue::{Fate, Violations};
+pub use queue::{Violations, WriteOutcome};
 pub use violation::{MAX_TEXT, Violation};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use {
-    hash::{Pseudonyms, SecretError},
+    hash::Pseudonyms,
     log::ViolationLog,
-    query::{Cursor, CursorError, FoundViolation, MOST_ON_A_PAGE, ViolationFilter, ViolationPage},
+    query::{Cursor, CursorError, FoundViolation, MAX_PAGE, ViolationFilter, ViolationPage},
     retention::Retention,
     writer::{Writer, WriterOptions},
 };
 
 use serde::Serialize;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use tollgate_core::SecretError;
 
 /// How many requests were refused, and what became of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]

@@ -15,7 +15,7 @@ use crate::sql::{DatabaseError, each};
 use crate::{Decimal, DecimalError};
 
 /// The most violations on a page.
-pub const MOST_ON_A_PAGE: usize = 1_000;
+pub const MAX_PAGE: usize = 1_000;
 
 /// Which violations to find. What is `None` does not matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct ViolationFilter {
     pub until: Option<Timestamp>,
     /// Where the last page ended.
     pub cursor: Option<Cursor>,
-    /// How many, up to [`MOST_ON_A_PAGE`].
+    /// How many, up to [`MAX_PAGE`].
     pub limit: usize,
 }
 
@@ -137,7 +137,7 @@ impl ViolationLog {
     ///
     /// The database could not be asked.
     pub async fn find(&self, filter: &ViolationFilter) -> Result<ViolationPage, DatabaseError> {
-        let limit = filter.limit.clamp(1, MOST_ON_A_PAGE);
+        let limit = filter.limit.clamp(1, MAX_PAGE);
         let (conditions, values) = self.conditions(filter);
         let Dialect { address, requested_at, tokens, .. } = self.dialect();
         let statement = format!(

@@ -60,7 +60,7 @@ pub struct Violations(Arc<Queue>);
 
 /// What became of refusals that were drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fate {
+pub enum WriteOutcome {
     /// They are on record.
     Written,
     /// They are lost.
@@ -194,10 +194,10 @@ impl Violations {
     }
 
     /// Says what became of so many refusals that were drained.
-    pub fn settle(&self, refusals: u64, fate: Fate) {
+    pub fn settle(&self, refusals: u64, fate: WriteOutcome) {
         let counter = match fate {
-            Fate::Written => &self.0.written,
-            Fate::Dropped => &self.0.dropped,
+            WriteOutcome::Written => &self.0.written,
+            WriteOutcome::Dropped => &self.0.dropped,
         };
         counter.fetch_add(refusals, Ordering::Relaxed);
     }

@@ -9,10 +9,10 @@ use super::instant::written;
 use super::{Cursor, ViolationLog, instant_text};
 use crate::sql::{DatabaseError, each};
 
-/// Rows deleted in one statement: few, so that nobody waits long for a lock.
-const FEW: usize = 1_000;
-/// How often to look, in any case.
-const EVERY: Duration = Duration::from_secs(60);
+/// Rows deleted by one statement: few, so that its locks are short.
+const DELETE_BATCH_ROWS: usize = 1_000;
+/// How often to look for rows to delete, at least.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long violations are kept. The rows may be a tenth more for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Sweep {
             (self.looked_at, self.written) = (Some(now), 0);
         }
         let Some(through) = self.through else { return Ok(false) };
-        if log.forget(through).await? < FEW {
+        if log.forget(through).await? < DELETE_BATCH_ROWS {
             self.through = None;
         }
         Ok(self.through.is_some())
@@ -73,7 +73,7 @@ impl Sweep {
 
     fn is_due(&self, now: Timestamp) -> bool {
         let many = self.written > 0 && self.written >= self.retention.rows / 10;
-        many || self.looked_at.is_none_or(|last| last.after(EVERY.into()) <= now || now < last)
+        many || self.looked_at.is_none_or(|last| last.after(SWEEP_INTERVAL.into()) <= now || now < last)
     }
 }
 
@@ -109,7 +109,7 @@ impl ViolationLog {
             "DELETE FROM rate_limit_violation WHERE violation_id IN (\
              SELECT violation_id FROM rate_limit_violation \
              WHERE requested_at <= $1{instant} AND (requested_at, violation_id) <= ($1{instant}, $2) \
-             ORDER BY requested_at, violation_id LIMIT {FEW} {})",
+             ORDER BY requested_at, violation_id LIMIT {DELETE_BATCH_ROWS} {})",
             dialect.skip_locked,
             instant = dialect.instant,
         );

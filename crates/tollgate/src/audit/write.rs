@@ -11,10 +11,10 @@ use super::{Violation, ViolationLog};
 use crate::sql::{DatabaseError, Pool};
 
 /// Rows in one statement. Each statement writes every page of every index that it touches, so more rows write less.
-pub(super) const MOST_ROWS: usize = 4_000;
-/// A server that takes longer is given up on.
+pub(super) const MAX_BATCH_ROWS: usize = 4_000;
+/// The longest time for one write.
 #[cfg(feature = "postgres")]
-const LONGEST_WRITE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is written in one statement.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ mod postgres {
 
     use super::super::Violation;
     use super::super::violation::is_address;
-    use super::{Batch, LONGEST_WRITE, signed};
+    use super::{Batch, WRITE_TIMEOUT, signed};
 
     const IDS: &str = "SELECT nextval(pg_get_serial_sequence('rate_limit_violation', 'violation_id')) \
         FROM generate_series(1, $1)";
@@ -136,7 +136,7 @@ mod postgres {
 
     pub(super) async fn insert(pool: &PgPool, batch: &Batch) -> Result<(), sqlx::Error> {
         let mut connection = pool.acquire().await?;
-        match timeout(LONGEST_WRITE, write(&mut connection, batch)).await {
+        match timeout(WRITE_TIMEOUT, write(&mut connection, batch)).await {
             Ok(written) => written,
             Err(late) => {
                 drop(connection.detach()); // whatever arrives there now has nobody to go to

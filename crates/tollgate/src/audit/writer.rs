@@ -11,15 +11,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::retention::{Retention, Sweep};
-use super::write::{Batch, MOST_ROWS, is_refusal};
-use super::{Fate, ViolationLog, ViolationStats, Violations};
+use super::write::{Batch, MAX_BATCH_ROWS, is_refusal};
+use super::{ViolationLog, ViolationStats, Violations, WriteOutcome};
 use crate::clock::Clock;
 use crate::sql::DatabaseError;
 
 /// The pauses between tries: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// What a writer gets whose handle was dropped without a word.
-const GRACE: Duration = Duration::from_secs(5);
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long a writer may take whose handle was dropped without a shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How violations are written.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ impl Work {
     async fn run(mut self, stopped: oneshot::Receiver<Duration>) {
         let within = tokio::select! {
             never = self.work() => match never {},
-            within = stopped => within.unwrap_or(GRACE),
+            within = stopped => within.unwrap_or(SHUTDOWN_TIMEOUT),
         };
         if timeout(within, self.finish()).await.is_err() {
             self.abandon();
@@ -140,7 +140,7 @@ impl Work {
         let rest = self.violations.drain_all();
         self.stack(rest);
         let refusals = self.backlog.drain(..).map(|batch| batch.refusals()).sum();
-        self.violations.settle(refusals, Fate::Dropped);
+        self.violations.settle(refusals, WriteOutcome::Dropped);
         tracing::warn!(refusals, "violations could not be written in time");
     }
 
@@ -151,7 +151,7 @@ impl Work {
             None => violation,
         });
         loop {
-            let batch: Vec<_> = rest.by_ref().take(MOST_ROWS).collect();
+            let batch: Vec<_> = rest.by_ref().take(MAX_BATCH_ROWS).collect();
             if batch.is_empty() {
                 return;
             }
@@ -162,8 +162,8 @@ impl Work {
     async fn write_all(&mut self) {
         while let Some(batch) = self.backlog.front().cloned() {
             let fate = match self.write(&batch).await {
-                Ok(()) => Fate::Written,
-                Err(Failure::Final) => Fate::Dropped,
+                Ok(()) => WriteOutcome::Written,
+                Err(Failure::Final) => WriteOutcome::Dropped,
                 Err(Failure::Passing) => {
                     self.forget().await; // which may be what a full database waits for
                     sleep(self.longer_pause()).await;
@@ -211,7 +211,7 @@ impl Work {
     }
 
     fn longer_pause(&mut self) -> Duration {
-        let (first, longest) = PAUSES;
+        let (first, longest) = RETRY_PAUSES;
         *self.pause.insert(self.pause.map_or(first, |pause| (pause * 2).min(longest)))
     }
 

@@ -3,7 +3,7 @@
 use redis::ConnectionInfo;
 
 use super::checks::count;
-use super::probe::{CLOCK_OFF_US, Probe, millis};
+use super::probe::{MAX_CLOCK_OFFSET_US, Probe, millis};
 use super::{Finding, Level, reason};
 use crate::store::redis::RedisBuilder;
 
@@ -55,7 +55,7 @@ impl Clocks {
         let asked = u64::try_from(self.ahead_us.len() + self.silent.len()).unwrap_or(0);
         let apart = format!("{}, at most {} apart", count(asked, "node"), millis(apart_us));
         let finding = match (first.zip(last), self.silent.first()) {
-            (Some((first, last)), _) if apart_us.unsigned_abs() > CLOCK_OFF_US => {
+            (Some((first, last)), _) if apart_us.unsigned_abs() > MAX_CLOCK_OFFSET_US => {
                 Finding::warn("clocks", format!("{apart}: {} is behind {}", first.0, last.0))
                     .with_advice("after a failover windows move by as much; run NTP on every node")
             }
@@ -99,10 +99,10 @@ mod tests {
     #[test]
     fn a_node_that_does_not_tell_is_a_warning_that_says_why() {
         let mut clocks = clocks(&[0, 10]);
-        clocks.note("h9:1".to_owned(), &[Finding::fail("reachable", "nobody listens there")]);
+        clocks.note("h9:1".to_owned(), &[Finding::fail("reachable", "connection refused")]);
         let judged = clocks.judged();
         assert_eq!((judged.level, judged.numbers["nodes"]), (Level::Warn, 3));
         assert_eq!(judged.found, "3 nodes, at most 0.01 ms apart, but 1 does not tell");
-        assert!(judged.advice.is_some_and(|advice| advice.starts_with("h9:1: nobody listens there")));
+        assert!(judged.advice.is_some_and(|advice| advice.starts_with("h9:1: connection refused")));
     }
 }

@@ -11,17 +11,17 @@ use crate::clock::Clock;
 use crate::store::redis::RedisBuilder;
 
 /// How long to wait for a connection, and for an answer.
-const CONNECT_WITHIN: Duration = Duration::from_secs(3);
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often to ask for a figure, and how long at most.
 const SAMPLES: usize = 300;
-const MEASURE_WITHIN_US: i64 = 3_000_000;
+const MAX_MEASURE_US: i64 = 3_000_000;
 /// How many names to try for a key in one of a node's slots.
-const MOST_NAMES: u32 = 100_000;
+const MAX_NAMES: u32 = 100_000;
 /// How often to read the server's clock; the quickest reading counts.
 const CLOCK_READINGS: usize = 10;
 /// A clock that is further off makes absolute times in headers and logs wrong.
-pub(super) const CLOCK_OFF_US: u64 = 1_000_000;
+pub(super) const MAX_CLOCK_OFFSET_US: u64 = 1_000_000;
 
 /// A connection as the store has it.
 pub(super) struct Probe {
@@ -49,8 +49,8 @@ impl Probe {
         let clock = Clock::system();
         let started = clock.now();
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_WITHIN))
-            .set_response_timeout(Some(ANSWER_WITHIN));
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT));
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         let connection = connection.map_err(|error| reason::unreachable(&error))?;
         let mut probe = Probe { connection, clock };
@@ -113,7 +113,7 @@ impl Probe {
         let script = Script::new(include_str!("probe.lua"));
         let now = self.clock.now().as_micros();
         let key = |number: u32| format!("{}:{{{number}}}doctor:{now}", demands.key_prefix);
-        let key = (0..MOST_NAMES).map(key).find(|key| role.has(key)).unwrap_or_else(|| key(0));
+        let key = (0..MAX_NAMES).map(key).find(|key| role.has(key)).unwrap_or_else(|| key(0));
         let mut connection = self.connection.clone();
         let run = async || script.key(&key).invoke_async(&mut connection).await;
         match self.measure(run).await {
@@ -140,7 +140,7 @@ impl Probe {
             run().await?;
             let after = self.clock.now().as_micros();
             times_us.push(after - before);
-            if after - started > MEASURE_WITHIN_US {
+            if after - started > MAX_MEASURE_US {
                 break;
             }
         }
@@ -173,7 +173,7 @@ impl Spread {
 fn off_by(ahead_us: i64) -> Finding {
     let off =
         format!("{} {}", millis(ahead_us.abs()), if ahead_us < 0 { "behind ours" } else { "ahead of ours" });
-    if ahead_us.unsigned_abs() <= CLOCK_OFF_US {
+    if ahead_us.unsigned_abs() <= MAX_CLOCK_OFFSET_US {
         return Finding::ok("clock", off);
     }
     Finding::warn("clock", off)

@@ -31,7 +31,7 @@ pub(crate) fn words(error: &RedisError) -> String {
             "the user or the password is wrong".to_owned()
         }
         None if error.is_timeout() => "no answer in time".to_owned(),
-        None if error.is_connection_refusal() => "nobody listens there".to_owned(),
+        None if error.is_connection_refusal() => "connection refused".to_owned(),
         None if error.kind() == ErrorKind::Parse => "what answers there is not Redis".to_owned(),
         None => error.to_string(),
     }

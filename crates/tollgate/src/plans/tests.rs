@@ -113,7 +113,7 @@ async fn after_a_failure_what_was_known_stays_and_the_source_is_left_alone_for_a
         assert_eq!((&*plans.plan("42").await, &*plans.plan("7").await), ("pro", "free"));
     }
     assert_eq!((desk.waiting(), plans.stats().failures), (0, 2));
-    advance(AFTER_FAILURE).await;
+    advance(FAILURE_TTL).await;
     plans.plan("42").await;
     assert_eq!(desk.waiting(), 1);
 }
@@ -123,7 +123,7 @@ async fn a_source_that_never_answers_has_failed_in_the_end() {
     let desk = Arc::new(Desk::default());
     let plans = desk.plans(options());
     plans.plan("42").await;
-    advance(LONGEST_LOOK_UP).await;
+    advance(LOOK_UP_TIMEOUT).await;
     settled().await;
     assert_eq!(plans.stats().failures, 1);
 }
@@ -136,8 +136,8 @@ async fn look_ups_and_users_have_a_bound() {
         assert_eq!(&*plans.plan(&user.to_string()).await, "free");
     }
     settled().await;
-    assert_eq!(desk.waiting(), MOST_LOOK_UPS);
-    assert_eq!(plans.stats().users, MOST_LOOK_UPS, "who is not looked up takes nobody's place");
+    assert_eq!(desk.waiting(), MAX_LOOK_UPS);
+    assert_eq!(plans.stats().users, MAX_LOOK_UPS, "who is not looked up takes nobody's place");
     plans.plan(&"x".repeat(MAX_USER_ID + 1)).await;
     assert_eq!(plans.stats().look_ups, 256);
 }

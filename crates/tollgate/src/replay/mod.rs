@@ -10,8 +10,8 @@
 //! rules and the same trace give the same bytes on every machine.
 
 mod event;
-mod json;
 mod line;
+mod output;
 
 use std::future::Future;
 use std::io::{self, BufRead, Read as _};

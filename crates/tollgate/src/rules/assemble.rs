@@ -1,50 +1,31 @@
 //! From drafts to a rule set, with core's errors put where they were written.
 
+use std::collections::HashMap;
 use std::mem;
 
 use tollgate_core::rule::{FieldError, FieldProblem};
-use tollgate_core::{ConditionError, Draft, Rule, RuleSet, SetError};
+use tollgate_core::{ConditionError, Rule, RuleSet, SetError};
 
-use super::fields;
-use super::findings::{Finding, Findings, Span, clip};
+use super::errors::{Finding, Findings, Span, clip};
 use super::read::Written;
-use super::tree::{Node, Value, find};
+use super::yaml::{Node, Value, find};
 
 /// Builds every rule and puts them together. There is a set only if nothing was found, here or before.
 pub(super) fn set(mut written: Vec<Written<'_>>, findings: &mut Findings) -> Option<RuleSet> {
-    let mut rules = Rules::default();
+    // Rules that build, and the place of each among all that were written.
+    let (mut rules, mut places) = (Vec::with_capacity(written.len()), Vec::with_capacity(written.len()));
     for (place, rule) in written.iter_mut().enumerate() {
         if findings.is_full() {
             break;
         }
-        match build(rule, findings) {
-            Some(good) => rules.push(good, place),
-            None => {
-                rules.broken.push(place);
-                stand_in(rule, place).into_iter().for_each(|rule| rules.push(rule, place));
-            }
+        if let Some(rule) = build(rule, findings) {
+            rules.push(rule);
+            places.push(place);
         }
     }
-    let built = if findings.is_full() { None } else { join(rules, &written, findings) };
+    let built = if findings.is_full() { None } else { join(rules, &places, &written, findings) };
     label(&written, findings);
     built.filter(|_| findings.is_empty())
-}
-
-/// What the set is made of, and where that was written.
-#[derive(Default)]
-struct Rules {
-    rules: Vec<Rule>,
-    /// The place of each among all that were written.
-    places: Vec<usize>,
-    /// The places of those that did not build.
-    broken: Vec<usize>,
-}
-
-impl Rules {
-    fn push(&mut self, rule: Rule, place: usize) {
-        self.rules.push(rule);
-        self.places.push(place);
-    }
 }
 
 /// Makes one rule of its draft.
@@ -75,23 +56,6 @@ fn is_a_consequence(rule: &Written<'_>, error: &FieldError) -> bool {
         || (field == "limit" && rule.value("limit").is_none() && rule.is_broken("action"))
         // What the algorithm is decides what the others may be.
         || (field != "limit" && OF_THE_LIMIT.contains(&field) && OF_THE_LIMIT.iter().any(|of| rule.is_broken(of)))
-}
-
-/// Takes the place of a broken rule, so that its name and what it replaces are looked at all the same.
-fn stand_in(rule: &Written<'_>, place: usize) -> Option<Rule> {
-    let unlike_any_name = format!("the rule without a name, number {place}");
-    let mut draft = Draft {
-        name: Some(unlike_any_name),
-        key: "global".to_owned(),
-        action: Some("deny".to_owned()),
-        ..Draft::default()
-    };
-    for field in ["name", "replaces"] {
-        if let Some(node) = rule.value(field) {
-            fields::read(&mut draft, field, node, &mut Findings::default());
-        }
-    }
-    draft.build().ok()
 }
 
 fn locate(rule: &Written<'_>, error: &FieldError) -> Finding {
@@ -141,20 +105,34 @@ fn item(node: &Node<'_>, text: &str) -> Option<Span> {
     items.iter().find(|item| item.text() == Some(text)).map(|item| item.span)
 }
 
-/// Puts the rules together; what is wrong between them is found even when some are broken.
-fn join(rules: Rules, written: &[Written<'_>], findings: &mut Findings) -> Option<RuleSet> {
-    let errors = match RuleSet::new(rules.rules) {
+/// Puts the rules together. A rule that did not build still has its name: another cannot have it, and may replace it.
+fn join(
+    rules: Vec<Rule>,
+    places: &[usize],
+    written: &[Written<'_>],
+    findings: &mut Findings,
+) -> Option<RuleSet> {
+    let is_broken = |place: &usize| places.binary_search(place).is_err();
+    let mut names = HashMap::new();
+    for (place, rule) in written.iter().enumerate() {
+        let Some(name) = rule.value("name").and_then(Node::text) else { continue };
+        let first = *names.entry(name).or_insert(place);
+        if first != place && (is_broken(&first) || is_broken(&place)) {
+            findings.add(duplicate(rule, &written[first], name));
+        }
+    }
+    let errors = match RuleSet::new(rules) {
         Ok(set) => return Some(set),
         Err(errors) => errors,
     };
-    // How a broken rule without a name would have been shown is not known, only that its key comes first.
+    // The label of a broken rule without a name is not known, only that it begins with its key.
     let may_be_broken = |name: &str| {
-        let mut labels = rules.broken.iter().filter_map(|place| written[*place].label.as_deref());
-        labels.any(|label| name.starts_with(label))
+        let broken = (0..written.len()).filter(is_broken).filter_map(|place| written[place].label.as_deref());
+        broken.into_iter().any(|label| name.starts_with(label))
     };
     for error in errors {
         if !matches!(&error, SetError::UnknownReplaced { given, .. } if may_be_broken(given)) {
-            findings.add(between(&error, &rules.places, written));
+            findings.add(between(&error, places, written));
         }
     }
     None
@@ -164,11 +142,7 @@ fn between(error: &SetError, places: &[usize], written: &[Written<'_>]) -> Findi
     let rule = &written[places[error.rule()]];
     let replaces = rule.value("replaces");
     let finding = match error {
-        SetError::Duplicate { first, label, .. } => {
-            let what = if rule.value("name").is_some() { "name" } else { "rule" };
-            let finding = Finding::new(title(rule), format!("the {what} `{}` is given twice", clip(label)));
-            finding.earlier(title(&written[places[*first]])).help("give one of them another `name`")
-        }
+        SetError::Duplicate { first, label, .. } => return duplicate(rule, &written[places[*first]], label),
         SetError::UnknownReplaced { given, .. } => {
             let place = replaces.and_then(|node| item(node, given)).unwrap_or(rule.head);
             Finding::from_text(place, &error.to_string())
@@ -182,7 +156,14 @@ fn between(error: &SetError, places: &[usize], written: &[Written<'_>]) -> Findi
     Finding { rule: rule.label.clone(), ..finding }
 }
 
-/// Where a rule says who it is.
+fn duplicate(rule: &Written<'_>, first: &Written<'_>, label: &str) -> Finding {
+    let what = if rule.value("name").is_some() { "name" } else { "rule" };
+    let finding = Finding::new(title(rule), format!("the {what} `{}` is given twice", clip(label)));
+    let finding = finding.earlier(title(first)).help("give one of them another `name`");
+    Finding { rule: rule.label.clone(), ..finding }
+}
+
+/// Where a rule is named.
 fn title(rule: &Written<'_>) -> Span {
     ["name", "key"]
         .into_iter()
@@ -191,7 +172,7 @@ fn title(rule: &Written<'_>) -> Span {
         .map_or(rule.head, |value| value.span)
 }
 
-/// Says of which rule the findings are that were made before anybody knew of rules.
+/// Assigns the findings of the YAML stage to the rules around them.
 pub(super) fn label(written: &[Written<'_>], findings: &mut Findings) {
     for finding in findings.unlabelled() {
         let at = finding.span.start;

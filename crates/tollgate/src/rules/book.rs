@@ -293,9 +293,8 @@ impl RuleBook {
         rule_id: Option<i64>,
         limit: u32,
     ) -> Result<Vec<Change>, BookError> {
-        let (rule, every) = (rule_id.unwrap_or_default(), i64::from(rule_id.is_none()));
-        let which = format!("($1 = 1 OR rule_id = $2) AND history_id < {history_id}");
-        self.changes(&which, [every, rule, i64::from(limit)]).await
+        let of_rule = rule_id.map_or_else(String::new, |rule_id| format!(" AND rule_id = {rule_id}"));
+        self.changes(&format!("history_id < {history_id}{of_rule}"), limit).await
     }
 
     /// Brings a rule back to what it was before a change, if nobody changed it since. That is a change, too.
@@ -304,7 +303,7 @@ impl RuleBook {
     ///
     /// There is no such change, the rule was changed since, or as [`add`](Self::add).
     pub async fn undo(&self, who: &str, history_id: i64) -> Result<Option<RuleRow>, BookError> {
-        let mut found = self.changes("$1 = 1 AND history_id = $2", [1, history_id, 1]).await?;
+        let mut found = self.changes(&format!("history_id = {history_id}"), 1).await?;
         let change = found.pop().ok_or(BookError::NoChange { history_id })?;
         let wish = match (change.before, change.after) {
             (Some(before), Some(after)) => Wish::Put { version: after.version, row: before },
@@ -317,7 +316,7 @@ impl RuleBook {
         Ok(self.change(who, vec![wish]).await?.pop())
     }
 
-    async fn changes(&self, which: &str, parameters: [i64; 3]) -> Result<Vec<Change>, BookError> {
+    async fn changes(&self, which: &str, limit: u32) -> Result<Vec<Change>, BookError> {
         let changed_at = match self.database.pool() {
             #[cfg(feature = "sqlite")]
             Pool::Sqlite(_) => "changed_at",
@@ -327,12 +326,10 @@ impl RuleBook {
         let (before, after) = (bytes(&self.database, "rule_before"), bytes(&self.database, "rule_after"));
         let sql = format!(
             "SELECT history_id, rule_id, {changed_at}, changed_by, {before}, {after} \
-             FROM rate_limit_rule_history WHERE {which} ORDER BY history_id DESC LIMIT $3"
+             FROM rate_limit_rule_history WHERE {which} ORDER BY history_id DESC LIMIT {limit}"
         );
-        let [first, second, limit] = parameters;
         let rows: Vec<ChangeRow> = each!(self.database, pool => {
-            let query = sqlx::query_as(AssertSqlSafe(sql)).bind(first).bind(second).bind(limit);
-            self.database.run(query.fetch_all(pool)).await
+            self.database.run(sqlx::query_as(AssertSqlSafe(sql)).fetch_all(pool)).await
         })?;
         Ok(rows.into_iter().map(change).collect())
     }
@@ -364,8 +361,9 @@ impl RuleBook {
                 .await
                 .map_err(|_| database.error(sqlx::Error::WorkerCrashed))??;
             let mut ids = Vec::new();
-            for (sql, json, rule_id) in statements(database, &steps) {
-                let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(json).bind(rule_id);
+            for (sql, json) in statements(database, &steps) {
+                let query = sqlx::query_scalar(AssertSqlSafe(sql));
+                let query = if let Some(json) = json { query.bind(json) } else { query };
                 let changed: Vec<i64> = database.run(query.fetch_all(&mut *alone)).await?;
                 ids.extend(changed);
             }
@@ -527,8 +525,8 @@ fn check<'r>(shown: &str, rows: impl Iterator<Item = &'r RuleRow>) -> Result<(),
     builder.finish(shown).map(|_| ())
 }
 
-/// The SQL of each step, with rows as JSON; each gives back the numbers of the rules it touched.
-fn statements(database: &Database, steps: &[Step]) -> Vec<(String, String, i64)> {
+/// The SQL of each step, with rows as JSON in `$1`; each returns the numbers of the rules it touched.
+fn statements(database: &Database, steps: &[Step]) -> Vec<(String, Option<String>)> {
     let mut statements = Vec::new();
     let mut left = steps;
     while let Some(step) = left.first() {
@@ -537,16 +535,15 @@ fn statements(database: &Database, steps: &[Step]) -> Vec<(String, String, i64)>
             Step::Insert(_) => {
                 let rows: Vec<&RuleRow> = left.iter().map_while(inserted).take(BATCH).collect();
                 taken = rows.len();
-                (insert(database, &[]), json(&rows), 0)
+                (insert(database, &[]), json(&rows))
             }
             Step::Restore(row) => {
                 let row = RuleRow { version: row.version + 1, ..row.clone() };
-                (insert(database, &["rule_id", "created_at", "version"]), json(&[&row]), 0)
+                (insert(database, &["rule_id", "created_at", "version"]), json(&[&row]))
             }
-            Step::Update(row) => (update(database), json(&[row]), row.rule_id),
+            Step::Update(row) => (update(database, row.rule_id), json(&[row])),
             Step::Delete(rule_id) => {
-                let sql = "DELETE FROM rate_limit_rule WHERE $1 = '' AND rule_id = $2 RETURNING rule_id";
-                (sql.to_owned(), String::new(), *rule_id)
+                (format!("DELETE FROM rate_limit_rule WHERE rule_id = {rule_id} RETURNING rule_id"), None)
             }
         });
         left = &left[taken..];
@@ -561,36 +558,36 @@ fn inserted(step: &Step) -> Option<&RuleRow> {
     }
 }
 
-fn json(rows: &[&RuleRow]) -> String {
-    serde_json::to_string(rows).expect("a row has text for its keys")
+fn json(rows: &[&RuleRow]) -> Option<String> {
+    Some(serde_json::to_string(rows).expect("a row has text for its keys"))
 }
 
-fn insert(database: &Database, more: &[&str]) -> String {
+fn insert(database: &Database, more: &[&'static str]) -> String {
     let columns = columns(more);
     let values = values(database, more);
+    format!("INSERT INTO rate_limit_rule ({columns}) SELECT {values} ORDER BY place RETURNING rule_id")
+}
+
+fn update(database: &Database, rule_id: i64) -> String {
+    let columns = columns(&[]);
+    let values = values(database, &[]);
     format!(
-        "INSERT INTO rate_limit_rule ({columns}) SELECT {values} WHERE $2 = 0 ORDER BY place RETURNING rule_id"
+        "UPDATE rate_limit_rule SET ({columns}) = (SELECT {values}) WHERE rule_id = {rule_id} RETURNING rule_id"
     )
 }
 
-fn update(database: &Database) -> String {
-    let columns = columns(&[]);
-    let values = values(database, &[]);
-    format!("UPDATE rate_limit_rule SET ({columns}) = (SELECT {values}) WHERE rule_id = $2 RETURNING rule_id")
-}
-
-fn columns(more: &[&str]) -> String {
-    let quoted = |name: &&str| format!("\"{name}\"");
-    RuleRow::WRITTEN.iter().chain(more).map(quoted).collect::<Vec<_>>().join(", ")
+fn columns(more: &[&'static str]) -> String {
+    let quoted = |name: &str| format!("\"{name}\"");
+    RuleRow::written().chain(more.iter().copied()).map(quoted).collect::<Vec<_>>().join(", ")
 }
 
 /// The columns out of a JSON array of rows, and where they are read from.
-fn values(database: &Database, more: &[&str]) -> String {
+fn values(database: &Database, more: &[&'static str]) -> String {
     match database.pool() {
         #[cfg(feature = "sqlite")]
         Pool::Sqlite(_) => {
-            let value = |name: &&str| format!("value ->> '{name}'");
-            let values: Vec<String> = RuleRow::WRITTEN.iter().chain(more).map(value).collect();
+            let value = |name: &str| format!("value ->> '{name}'");
+            let values: Vec<String> = RuleRow::written().chain(more.iter().copied()).map(value).collect();
             format!("{} FROM (SELECT value, key AS place FROM json_each($1))", values.join(", "))
         }
         #[cfg(feature = "postgres")]

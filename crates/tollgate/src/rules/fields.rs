@@ -1,130 +1,111 @@
 //! The values of a rule's fields: what counts as text, a number, a list.
 
-use tollgate_core::Draft;
-use tollgate_core::rule::CostDraft;
+use std::collections::BTreeMap;
 
-use super::findings::{Finding, Findings, clip};
-use super::tree::{Node, Value, is_numeric};
+use tollgate_core::Draft;
+use tollgate_core::rule::{FieldInfo, FieldKind, FieldValue};
+
+use super::errors::{Finding, Findings, clip};
+use super::yaml::{Node, Value, is_numeric};
 
 /// Reads a value into its field. Nothing written is the same as no field.
-pub(super) fn read(draft: &mut Draft, field: &'static str, node: &Node<'_>, findings: &mut Findings) {
+pub(super) fn read(draft: &mut Draft, field: &FieldInfo, node: &Node<'_>, findings: &mut Findings) {
     if node.is_null() || matches!(node.value, Value::Broken) {
         return;
     }
-    let result = match field {
-        "name" => text(node, field).map(|text| draft.name = Some(text)),
-        "key" => text(node, field).map(|text| draft.key = text),
-        "plan" => text(node, field).map(|text| draft.plan = Some(text)),
-        "limit" => text(node, field).map(|text| draft.limit = Some(text)),
-        "algorithm" => text(node, field).map(|text| draft.algorithm = Some(text)),
-        "window" => text(node, field).map(|text| draft.window = Some(text)),
-        "time_zone" => text(node, field).map(|text| draft.time_zone = Some(text)),
-        "aligned" => boolean(node, field).map(|yes| draft.aligned = Some(yes)),
-        "when" => conditions(draft, node, findings),
-        "cost" => cost(node).map(|cost| draft.cost = Some(cost)),
-        "missing" => text(node, field).map(|text| draft.missing = Some(text)),
-        "consistency" => text(node, field).map(|text| draft.consistency = Some(text)),
-        "on_store_failure" => text(node, field).map(|text| draft.on_store_failure = Some(text)),
-        "mode" => text(node, field).map(|text| draft.mode = Some(text)),
-        "action" => text(node, field).map(|text| draft.action = Some(text)),
-        "replaces" => {
-            draft.replaces = texts(node, "the name of a rule", findings).unwrap_or_default();
-            Ok(())
-        }
-        "ipv6_prefix" => whole_number(node, field).map(|bits| draft.ipv6_prefix = Some(bits)),
-        "description" => text(node, field).map(|text| draft.description = Some(text)),
-        _ => unreachable!("`Draft::FIELDS` has no `{field}`"),
+    let value = match field.kind {
+        FieldKind::Boolean => boolean(node, field),
+        FieldKind::Number { .. } => whole_number(node, field),
+        FieldKind::Cost => cost(node),
+        FieldKind::Texts => match texts(node, "the name of a rule", findings) {
+            Some(texts) => Ok(FieldValue::Texts(texts)),
+            None => return,
+        },
+        FieldKind::Conditions => conditions(node, field, findings),
+        _ => text(node, field),
     };
-    if let Err(finding) = result {
-        findings.add(finding);
+    match value {
+        Ok(value) => draft.set(field.name, value),
+        Err(finding) => findings.add(finding),
     }
 }
 
-fn text(node: &Node<'_>, field: &str) -> Result<String, Finding> {
-    node.text().map(str::to_owned).ok_or_else(|| {
-        let example = example(field);
+fn text(node: &Node<'_>, FieldInfo { name, example, .. }: &FieldInfo) -> Result<FieldValue, Finding> {
+    node.text().map(|text| FieldValue::Text(text.to_owned())).ok_or_else(|| {
         let quotes = match node.value {
             Value::Map(_) => "; a value that begins with `{` needs quotes",
             _ => "",
         };
-        Finding::new(node.span, format!("`{field}` takes text, not {}", node.kind()))
-            .help(format!("write it like `{field}: {example}`{quotes}"))
+        Finding::new(node.span, format!("`{name}` takes text, not {}", node.kind()))
+            .help(format!("write it like `{name}: {example}`{quotes}"))
     })
 }
 
-/// What the text of a field looks like.
-fn example(field: &str) -> &'static str {
-    match field {
-        "name" => "per-user",
-        "key" => "user:{user_id}",
-        "plan" => "free",
-        "limit" => "100/min burst 20",
-        "algorithm" => "token_bucket",
-        "window" => "epoch",
-        "time_zone" => "Europe/Berlin",
-        "missing" => "skip",
-        "consistency" => "exact",
-        "on_store_failure" => "open",
-        "mode" => "enforce",
-        "action" => "deny",
-        _ => "a few words",
-    }
-}
-
-fn boolean(node: &Node<'_>, field: &str) -> Result<bool, Finding> {
+fn boolean(node: &Node<'_>, FieldInfo { name, .. }: &FieldInfo) -> Result<FieldValue, Finding> {
     match &node.value {
-        Value::Plain(text) if matches!(&**text, "true" | "True" | "TRUE") => Ok(true),
-        Value::Plain(text) if matches!(&**text, "false" | "False" | "FALSE") => Ok(false),
+        Value::Plain(text) if matches!(&**text, "true" | "True" | "TRUE") => Ok(FieldValue::Boolean(true)),
+        Value::Plain(text) if matches!(&**text, "false" | "False" | "FALSE") => {
+            Ok(FieldValue::Boolean(false))
+        }
         _ => {
-            let finding = Finding::new(node.span, format!("`{field}` is true or false, not {}", shown(node)));
-            Err(finding.help(format!("write `{field}: true` or `{field}: false`, without quotes")))
+            let finding = Finding::new(node.span, format!("`{name}` is true or false, not {}", shown(node)));
+            Err(finding.help(format!("write `{name}: true` or `{name}: false`, without quotes")))
         }
     }
 }
 
-fn whole_number(node: &Node<'_>, field: &str) -> Result<u64, Finding> {
-    match &node.value {
-        // A number beyond 64 bits is out of every range, which core says best.
-        Value::Plain(text) if is_digits(text) => Ok(text.parse().unwrap_or(u64::MAX)),
-        _ => {
-            let finding =
-                Finding::new(node.span, format!("`{field}` is a whole number, not {}", shown(node)));
-            Err(finding.help(format!("write it like `{field}: 56`, without quotes")))
-        }
-    }
+fn whole_number(node: &Node<'_>, FieldInfo { name, example, .. }: &FieldInfo) -> Result<FieldValue, Finding> {
+    number(node).ok_or_else(|| {
+        let finding = Finding::new(node.span, format!("`{name}` is a whole number, not {}", shown(node)));
+        finding.help(format!("write it like `{name}: {example}`, without quotes"))
+    })
 }
 
 /// A number of times, or the name of an attribute. What only looks like a number is neither.
-fn cost(node: &Node<'_>) -> Result<CostDraft, Finding> {
+fn cost(node: &Node<'_>) -> Result<FieldValue, Finding> {
     match &node.value {
-        Value::Plain(text) if is_digits(text) => Ok(CostDraft::Times(text.parse().unwrap_or(u64::MAX))),
         Value::Plain(text) | Value::Quoted(text)
             if !is_numeric(text) && !matches!(&**text, "true" | "false") =>
         {
-            Ok(CostDraft::Attribute(text.to_string()))
+            Ok(FieldValue::Text(text.to_string()))
         }
-        _ => {
+        _ => number(node).ok_or_else(|| {
             let message =
                 format!("`cost` is a whole number or the name of an attribute, not {}", shown(node));
-            Err(Finding::new(node.span, message).help("write `cost: 2` or `cost: tokens`"))
+            Finding::new(node.span, message).help("write `cost: 2` or `cost: tokens`")
+        }),
+    }
+}
+
+fn number(node: &Node<'_>) -> Option<FieldValue> {
+    match &node.value {
+        // A number beyond 64 bits is out of every range, which core reports.
+        Value::Plain(text) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some(FieldValue::Number(text.parse().unwrap_or(u64::MAX)))
         }
+        _ => None,
     }
 }
 
 /// Attribute to value, or to a list of values.
-fn conditions(draft: &mut Draft, node: &Node<'_>, findings: &mut Findings) -> Result<(), Finding> {
+fn conditions(
+    node: &Node<'_>,
+    FieldInfo { name, example, .. }: &FieldInfo,
+    findings: &mut Findings,
+) -> Result<FieldValue, Finding> {
     let Value::Map(entries) = &node.value else {
-        let finding = Finding::new(node.span, format!("`when` takes conditions, not {}", shown(node)));
-        return Err(finding.help("write attribute and value, like `when: { method: [GET, POST] }`"));
+        let finding = Finding::new(node.span, format!("`{name}` takes conditions, not {}", shown(node)));
+        return Err(finding.help(format!("write attribute and value, like `{name}: {example}`")));
     };
-    for entry in entries.iter() {
+    let mut conditions = BTreeMap::new();
+    for entry in entries {
         let attribute = entry.key.text().unwrap_or_default();
         // Values that could not be read leave a gap that core would misunderstand.
         if let Some(values) = texts(&entry.value, "a value", findings) {
-            draft.when.insert(attribute.to_owned(), values);
+            conditions.insert(attribute.to_owned(), values);
         }
     }
-    Ok(())
+    Ok(FieldValue::Conditions(conditions))
 }
 
 /// A text, or a list of texts; nothing when one of them is wrong.
@@ -159,8 +140,4 @@ fn shown(node: &Node<'_>) -> String {
         Value::Quoted(text) => format!("the text `\"{}\"`", clip(text)),
         _ => node.kind().to_owned(),
     }
-}
-
-fn is_digits(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }

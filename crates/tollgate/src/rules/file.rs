@@ -1,44 +1,35 @@
 //! A rules file that is read again when it changes.
 //!
-//! The folder is watched rather than the file: editors and deployments put a new file in the old one's place, and
-//! Kubernetes swaps a link beside it. Where nothing can be watched, looking every other second is enough.
+//! The file is looked at twice a second. Links are followed, so that a file that was replaced, or a link that Kubernetes
+//! swaps beside it, is another file by its inode.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Notify;
 
 use super::source::{Loaded, SourceError, off_thread};
 
-/// More than any rules file has; the reader of rules has the last word.
+/// More than any rules file has; the reader of rules has its own bound.
 const MAX_BYTES: u64 = 65 << 20;
-/// How often the file is looked at, whatever was or was not heard of it.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A file that was just touched is read when nobody has touched it for so long.
-const SETTLE: Duration = Duration::from_millis(30);
-/// So often at most: a file that is written all the time is read all the same.
-const SETTLE_TRIES: u32 = 10;
+/// How often the file is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A rules file, watched.
+/// A rules file that is followed.
 #[derive(Debug)]
 pub struct FileSource {
     path: PathBuf,
     shown: String,
-    touched: Arc<Notify>,
-    watcher: Option<RecommendedWatcher>,
-    watched: BTreeSet<PathBuf>,
-    /// What the file looked like when it was last read.
+    /// What the file looked like before it was last read.
     seen: Option<Look>,
+    /// Whether to read it once more: a write within the resolution of its time stamp does not show.
+    read_again: bool,
 }
 
-/// Enough of a file to tell that it is another, without reading it.
+/// Enough of a file to tell that it has changed, without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Look {
     device: u64,
@@ -49,10 +40,7 @@ struct Look {
 
 impl FileSource {
     pub(super) fn new(path: PathBuf) -> Self {
-        let shown = path.display().to_string();
-        let touched = Arc::new(Notify::new());
-        let watcher = watcher(Arc::clone(&touched));
-        FileSource { path, shown, touched, watcher, watched: BTreeSet::new(), seen: None }
+        FileSource { shown: path.display().to_string(), path, seen: None, read_again: false }
     }
 
     pub(super) fn shown(&self) -> &str {
@@ -60,67 +48,21 @@ impl FileSource {
     }
 
     pub(super) async fn load(&mut self, known: Option<&str>) -> Result<Option<Loaded>, SourceError> {
-        self.watch();
-        self.seen = look(&self.path);
+        let now = look(&self.path);
+        self.read_again = now != self.seen;
+        self.seen = now;
         let (path, shown, known) = (self.path.clone(), self.shown.clone(), known.map(str::to_owned));
         off_thread(move || read(&path, &shown, known.as_deref())).await?
     }
 
     pub(super) async fn changed(&mut self) {
         loop {
-            tokio::select! {
-                () = self.touched.notified() => self.settle().await,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-            }
-            if look(&self.path) != self.seen {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            if self.read_again || look(&self.path) != self.seen {
                 return;
             }
         }
     }
-
-    /// Waits until whoever is writing has finished.
-    async fn settle(&self) {
-        for _ in 0..SETTLE_TRIES {
-            if tokio::time::timeout(SETTLE, self.touched.notified()).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Watches the file's folder, and the folder of what it is a link to.
-    fn watch(&mut self) {
-        let Some(watcher) = &mut self.watcher else { return };
-        let target = fs::canonicalize(&self.path).ok();
-        let folders = [Some(self.path.as_path()), target.as_deref()];
-        for folder in folders.into_iter().flatten().map(folder) {
-            if self.watched.contains(&folder) {
-                continue;
-            }
-            match watcher.watch(&folder, RecursiveMode::NonRecursive) {
-                Ok(()) => drop(self.watched.insert(folder)),
-                Err(error) => {
-                    tracing::warn!(folder = %folder.display(), %error, "cannot watch the rules' folder; looking at the file every 2 s");
-                }
-            }
-        }
-    }
-}
-
-fn watcher(touched: Arc<Notify>) -> Option<RecommendedWatcher> {
-    let heard = move |event: notify::Result<notify::Event>| {
-        // Our own reading is an event too.
-        if !event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
-            touched.notify_one();
-        }
-    };
-    notify::recommended_watcher(heard)
-        .inspect_err(|error| tracing::warn!(%error, "cannot watch files; looking at the rules every 2 s"))
-        .ok()
-}
-
-fn folder(path: &Path) -> PathBuf {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new(".")).to_owned()
 }
 
 fn look(path: &Path) -> Option<Look> {
@@ -135,8 +77,7 @@ fn look(path: &Path) -> Option<Look> {
 
 fn read(path: &Path, shown: &str, known: Option<&str>) -> Result<Option<Loaded>, SourceError> {
     let text = text(path).map_err(|source| SourceError::Read { shown: shown.to_owned(), source })?;
-    let hash = Sha256::digest(text.as_bytes());
-    let version: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    let version = hex::encode(&Sha256::digest(text.as_bytes())[..6]);
     if known == Some(&version) {
         return Ok(None);
     }

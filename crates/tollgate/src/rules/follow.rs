@@ -1,7 +1,6 @@
 //! Keeps a limiter's rules those of their source.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -14,12 +13,8 @@ use crate::clock::Clock;
 use crate::limiter::Limiter;
 use crate::store::Store;
 
-/// How often it is looked whether the last request under the old rules is done.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// A request that holds the old rules for longer drops them itself.
-const LOOKS: u32 = 10_000;
-/// So many may have asked for a look before the next has to wait for it.
-const ASKING: usize = 64;
+/// Callers that may have asked for a look before the next has to wait for it.
+const MAX_WAITING: usize = 64;
 
 /// Follows a source: new rules that are valid take effect, and otherwise the last good ones stay.
 ///
@@ -42,22 +37,25 @@ pub struct Follower {
     status: RulesStatus,
     refresher: Refresher,
     asked: mpsc::Receiver<oneshot::Sender<()>>,
+    /// The rules before the present ones, until the next look: requests have finished with them by then, so that none of
+    /// them has to free a large set.
+    retired: Option<Arc<RuleSet>>,
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     snapshot: Option<SnapshotFile>,
 }
 
-/// Has a follower look at its source at once. Clones reach the same follower.
+/// Makes a follower look at its source immediately. Clones reach the same follower.
 #[derive(Debug, Clone)]
 pub struct Refresher(mpsc::Sender<oneshot::Sender<()>>);
 
-/// How the rules are, for whoever wants to know. Clones show the same.
+/// The state of the rules. Clones show the same.
 #[derive(Debug, Clone)]
 pub struct RulesStatus {
     clock: Clock,
     report: Arc<Mutex<RulesReport>>,
 }
 
-/// How the rules were at an instant.
+/// The state of the rules at an instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RulesReport {
     /// Where they come from; no password in it.
@@ -102,24 +100,30 @@ impl Follower {
     ) -> Result<(RuleSet, Self), SourceError> {
         let error = match first(&mut source).await {
             Ok(loaded) => {
+                let version = loaded.version.clone();
                 let (rules, mut follower) = Follower::new(source, loaded);
-                let rules = follower.keep(&file, rules).await?;
                 follower.snapshot = Some(file);
-                return Ok((rules, follower));
+                return Ok((follower.keep(rules, &version).await?, follower));
             }
             Err(error) => error,
         };
-        let Some(loaded) = file.read(source.shown()).await? else { return Err(error) };
-        let (rules, mut follower) = Follower::new(source, loaded);
-        follower.snapshot = Some(file.clone());
-        let version = follower.status.report.lock().version.clone();
-        let file = file.path().display().to_string();
+        let (kept, shown) = (file.clone(), source.shown().to_owned());
+        let path = file.path().display().to_string();
+        let loaded = match off_thread(move || kept.read(&shown)).await? {
+            Ok(loaded) => loaded,
+            Err(reason) => {
+                tracing::warn!(file = path, reason, "the kept rules cannot be used");
+                return Err(error);
+            }
+        };
         tracing::error!(
-            source = follower.source.shown(),
-            file,
-            %version,
+            source = source.shown(),
+            file = path,
+            version = loaded.version,
             "starting with the last good rules, which may be out of date"
         );
+        let (rules, mut follower) = Follower::new(source, loaded);
+        follower.snapshot = Some(file);
         follower.fail(&error);
         Ok((rules, follower))
     }
@@ -152,24 +156,25 @@ impl Follower {
             stale_since: None,
         };
         let status = RulesStatus { clock, report: Arc::new(Mutex::new(report)) };
-        let (ask, asked) = mpsc::channel(ASKING);
+        let (ask, asked) = mpsc::channel(MAX_WAITING);
         let follower = Follower {
             source,
             status,
             refresher: Refresher(ask),
             asked,
+            retired: None,
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
             snapshot: None,
         };
         (loaded.rules, follower)
     }
 
-    /// How the rules are.
+    /// The state of the rules.
     pub fn status(&self) -> RulesStatus {
         self.status.clone()
     }
 
-    /// What has it look at once.
+    /// What makes it look immediately.
     pub fn refresher(&self) -> Refresher {
         self.refresher.clone()
     }
@@ -179,7 +184,7 @@ impl Follower {
         &mut self.source
     }
 
-    /// Follows the source for ever.
+    /// Follows the source forever.
     pub async fn run<S: Store + 'static>(mut self, limiter: Arc<Limiter<S>>) {
         let mut asking = Vec::new();
         loop {
@@ -192,12 +197,15 @@ impl Follower {
             }
             self.look(&limiter).await;
             for done in asking.drain(..) {
-                let _ = done.send(()); // who has gone away need not know
+                let _ = done.send(()); // the caller may have gone
             }
         }
     }
 
     async fn look<S: Store + 'static>(&mut self, limiter: &Arc<Limiter<S>>) {
+        if let Some(rules) = self.retired.take() {
+            let _ = off_thread(move || drop(rules)).await; // an error is a runtime that shuts down
+        }
         let known = self.status.report.lock().version.clone();
         match self.source.load(Some(&known)).await {
             Ok(None) => self.recover(),
@@ -218,13 +226,8 @@ impl Follower {
     ) -> Result<(), SourceError> {
         let Loaded { rules, version } = loaded;
         let count = rules.rules().len();
-        #[cfg(any(feature = "sqlite", feature = "postgres"))]
-        let rules = match self.snapshot.clone() {
-            Some(file) => self.keep_as(&file, rules, &version).await?,
-            None => rules,
-        };
-        let limiter = Arc::clone(limiter);
-        off_thread(move || swap(&limiter, rules)).await?;
+        let rules = self.keep(rules, &version).await?;
+        self.retired = Some(limiter.set_rules(rules));
         self.recover();
         let mut report = self.status.report.lock();
         (report.rules, report.loaded_at) = (count, self.status.clock.now());
@@ -234,24 +237,24 @@ impl Follower {
         Ok(())
     }
 
+    /// Writes the rules to the snapshot file, if there is one. A failure does not keep them from being used.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    async fn keep(&self, file: &SnapshotFile, rules: RuleSet) -> Result<RuleSet, SourceError> {
-        let version = self.status.report.lock().version.clone();
-        self.keep_as(file, rules, &version).await
+    async fn keep(&self, rules: RuleSet, version: &str) -> Result<RuleSet, SourceError> {
+        let Some(file) = self.snapshot.clone() else { return Ok(rules) };
+        let (source, version) = (self.source.shown().to_owned(), version.to_owned());
+        off_thread(move || {
+            if let Err(error) = file.write(&source, &version, &rules) {
+                let path = file.path().display();
+                tracing::warn!(file = %path, %error, "cannot keep the rules for a start without the database");
+            }
+            rules
+        })
+        .await
     }
 
-    /// Writes the rules down. That this fails is no reason not to use them.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    async fn keep_as(
-        &self,
-        file: &SnapshotFile,
-        rules: RuleSet,
-        version: &str,
-    ) -> Result<RuleSet, SourceError> {
-        let (rules, written) = file.write(self.source.shown(), version, rules).await?;
-        if let Err(error) = written {
-            tracing::warn!(file = %file.path().display(), %error, "cannot keep the rules for a start without the database");
-        }
+    #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+    #[expect(clippy::unused_async, reason = "as with a database")]
+    async fn keep(&self, rules: RuleSet, _version: &str) -> Result<RuleSet, SourceError> {
         Ok(rules)
     }
 
@@ -260,11 +263,11 @@ impl Follower {
         report.stale_since = None;
         if report.error.take().is_some() {
             drop(report);
-            tracing::info!(source = self.source.shown(), "the source of the rules is well again");
+            tracing::info!(source = self.source.shown(), "the source of the rules has recovered");
         }
     }
 
-    /// Keeps the last good rules and says so, once for each new reason.
+    /// Keeps the last good rules and logs it, once for each new reason.
     fn fail(&self, error: &SourceError) {
         let said = error.in_full();
         let mut report = self.status.report.lock();
@@ -305,15 +308,4 @@ impl RulesStatus {
 
 async fn first(source: &mut RuleSource) -> Result<Loaded, SourceError> {
     source.load(None).await?.ok_or(SourceError::Interrupted)
-}
-
-/// Exchanges the rules and drops the old ones here, rather than in whichever request was the last to use them.
-fn swap<S: Store>(limiter: &Limiter<S>, rules: RuleSet) {
-    let old = limiter.set_rules(rules);
-    for _ in 0..LOOKS {
-        if Arc::strong_count(&old) == 1 {
-            return;
-        }
-        std::thread::park_timeout(LOOK_EVERY);
-    }
 }

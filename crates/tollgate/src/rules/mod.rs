@@ -1,16 +1,15 @@
 //! Rules files: from YAML to a [`RuleSet`], or to everything that is wrong with it.
 //!
 //! ```text
-//! text --load--> tree --read--> drafts --assemble--> RuleSet
-//!            everything wrong on the way --report--> RulesError
+//! text --yaml--> tree --read--> drafts --assemble--> RuleSet
+//!            everything wrong on the way --errors--> RulesError
 //! ```
 //!
-//! Each stage goes on after a mistake, so an operator sees all of them at once, each with its line, a caret and
-//! what to write. Only text that is not YAML stops there. Values are text as written: `user_id: [666, "666"]` is
+//! Each stage continues after a mistake, so that an operator sees all of them together, each with its line, a caret and
+//! what to write. Only text that is not YAML stops the reading. Values are text as written: `user_id: [666, "666"]` is
 //! twice the same, and `plan: 1.50` is the plan `1.50`. JSON is YAML, so a JSON body is read the same way.
 //!
-//! Anchors, aliases and merge keys (`<<: *name`) work. Whatever the text, reading it is bounded: in size, depth,
-//! number of values, and in what its aliases stand for.
+//! Anchors, aliases and merge keys are errors. Whatever the text, reading it is bounded in size, depth and number of values.
 //!
 //! This works on the parser's events rather than through serde, which stops at the first mistake and reads
 //! `1.50` as `1.5`.
@@ -20,61 +19,50 @@ mod assemble;
 mod book;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod database;
+mod errors;
 mod fields;
 #[cfg(feature = "watch")]
 mod file;
-mod findings;
 #[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 mod follow;
-mod load;
-mod places;
 mod read;
 mod render;
-mod report;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod row;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod rows;
-mod schema;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod snapshot;
 #[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 mod source;
-mod syntax;
 #[cfg(test)]
 mod tests;
-mod tree;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-mod unreadable;
+mod yaml;
 
 use tollgate_core::{Draft, Rule, RuleSet};
 
-use findings::Findings;
+use errors::Findings;
 use read::Written;
-use tree::Node;
+use yaml::Node;
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use book::{BookError, Change, Edit, RuleBook};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use database::DatabaseSource;
+pub use errors::{Problem, RulesError};
 #[cfg(feature = "watch")]
 pub use file::FileSource;
 #[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 pub use follow::{Follower, Refresher, RulesReport, RulesStatus};
-pub use places::{FieldPlace, Place, Places, places};
 pub use render::Style;
-pub use report::{Problem, RulesError};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use row::RuleRow;
+pub use row::{RuleRow, UnreadableColumn};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use rows::{RowProblem, RowsError};
-pub use schema::schema;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use snapshot::SnapshotFile;
 #[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 pub use source::{Loaded, RuleSource, SourceError};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use unreadable::UnreadableColumn;
 
 /// The rules to begin with where none are given: `examples/rules/starter.yaml`.
 pub const STARTER: &str = include_str!("starter.yaml");
@@ -116,7 +104,7 @@ pub fn parse_list(source: &str, text: &str) -> Result<RuleSet, RulesError> {
 ///
 /// Everything that is wrong with the rule. What it replaces is the set's business.
 pub fn parse_rule(source: &str, text: &str) -> Result<Rule, RulesError> {
-    let read = |node: &_, findings: &mut _| read::rule(node, findings).into_iter().collect();
+    let read = |node, findings: &mut _| read::rule(node, findings).into_iter().collect();
     read_with(source, text, read, |mut rules: Vec<Written<'_>>, findings| {
         let rule = rules.first_mut().and_then(|rule| assemble::build(rule, findings));
         assemble::label(&rules, findings);
@@ -140,11 +128,11 @@ pub fn parse_drafts(source: &str, text: &str) -> Result<Vec<Draft>, RulesError> 
 fn read_with<'t, T>(
     source: &str,
     text: &'t str,
-    read: impl FnOnce(&Node<'t>, &mut Findings) -> Vec<Written<'t>>,
+    read: impl FnOnce(Node<'t>, &mut Findings) -> Vec<Written<'t>>,
     finish: impl FnOnce(Vec<Written<'t>>, &mut Findings) -> Option<T>,
 ) -> Result<T, RulesError> {
     let mut findings = Findings::default();
-    let read = load::load(text, &mut findings).map(|root| read(&root, &mut findings));
+    let read = yaml::load(text, &mut findings).map(|root| read(root, &mut findings));
     let finished = read.and_then(|rules| finish(rules, &mut findings));
     match finished {
         Some(finished) if findings.is_empty() => Ok(finished),

@@ -1,13 +1,11 @@
 //! From a tree to drafts: the shape of a rules file.
 
-use std::rc::Rc;
-
 use tollgate_core::Draft;
 use tollgate_core::suggest::closest;
 
+use super::errors::{Finding, Findings, Span, clip};
 use super::fields;
-use super::findings::{Finding, Findings, Span, clip};
-use super::tree::{Entry, Node, Value, find};
+use super::yaml::{Entry, Node, Value, find};
 
 /// A rule as written, and where each part of it stands.
 pub(super) struct Written<'t> {
@@ -18,8 +16,8 @@ pub(super) struct Written<'t> {
     pub(super) span: Span,
     /// Where to point when the whole rule is meant.
     pub(super) head: Span,
-    entries: Rc<[Entry<'t>]>,
-    /// Fields about which enough has been said.
+    entries: Vec<Entry<'t>>,
+    /// Fields that are reported already.
     broken: Vec<&'static str>,
 }
 
@@ -29,13 +27,6 @@ impl<'t> Written<'t> {
         find(&self.entries, field).map(|entry| &entry.value)
     }
 
-    /// Every field: its name, where that stands, and where what it says does.
-    pub(super) fn fields(&self) -> impl Iterator<Item = (&str, Span, Span)> {
-        self.entries
-            .iter()
-            .map(|entry| (entry.key.text().unwrap_or_default(), entry.key.span, entry.value.span))
-    }
-
     /// Whether a field was reported already.
     pub(super) fn is_broken(&self, field: &str) -> bool {
         self.broken.contains(&field)
@@ -43,10 +34,10 @@ impl<'t> Written<'t> {
 }
 
 /// The rules of a whole file: a mapping with `rules`.
-pub(super) fn file<'t>(root: &Node<'t>, findings: &mut Findings) -> Vec<Written<'t>> {
-    let list = match &root.value {
+pub(super) fn file<'t>(root: Node<'t>, findings: &mut Findings) -> Vec<Written<'t>> {
+    let list = match root.value {
         Value::Map(entries) => top_level(entries, findings),
-        // The rules themselves, most likely: say so, and look at them all the same.
+        // The rules themselves, most likely: report it, and read them.
         Value::List(_) => {
             let finding = Finding::new(root.span, "the file begins with a list, not with `rules:`");
             findings.add(finding.help("write `rules:` on a line of its own above the list"));
@@ -69,12 +60,12 @@ pub(super) fn file<'t>(root: &Node<'t>, findings: &mut Findings) -> Vec<Written<
 }
 
 /// Checks the fields around the rules, of which there is only the one.
-fn top_level<'e, 't>(entries: &'e [Entry<'t>], findings: &mut Findings) -> Option<&'e Node<'t>> {
+fn top_level<'t>(entries: Vec<Entry<'t>>, findings: &mut Findings) -> Option<Node<'t>> {
     let mut explained = false;
     for entry in entries.iter().filter(|entry| entry.key.text() != Some("rules")) {
         let name = entry.key.text().unwrap_or_default();
         let near = closest(name, ["rules"]);
-        let of_a_rule = Draft::FIELDS.contains(&name);
+        let of_a_rule = Draft::field(name).is_some();
         explained |= near.is_some() || of_a_rule;
         let help = match near {
             Some(near) => format!("did you mean `{near}`?"),
@@ -83,9 +74,9 @@ fn top_level<'e, 't>(entries: &'e [Entry<'t>], findings: &mut Findings) -> Optio
         };
         findings.add(Finding::new(entry.key.span, format!("unknown field `{}`", clip(name))).help(help));
     }
-    let rules = find(entries, "rules").map(|entry| &entry.value);
+    let place = entries.first().map_or_else(Span::default, |entry| entry.key.span);
+    let rules = entries.into_iter().find(|entry| entry.key.text() == Some("rules")).map(|entry| entry.value);
     if rules.is_none() && !explained {
-        let place = entries.first().map_or_else(Span::default, |entry| entry.key.span);
         let finding = Finding::new(place, "the field `rules` is missing");
         findings.add(finding.help("write `rules:` and a list of rules below it"));
     }
@@ -93,11 +84,11 @@ fn top_level<'e, 't>(entries: &'e [Entry<'t>], findings: &mut Findings) -> Optio
 }
 
 /// The rules of a list.
-pub(super) fn list<'t>(node: &Node<'t>, findings: &mut Findings) -> Vec<Written<'t>> {
-    match &node.value {
+pub(super) fn list<'t>(node: Node<'t>, findings: &mut Findings) -> Vec<Written<'t>> {
+    match node.value {
         Value::List(items) => {
             let mut rules = Vec::with_capacity(items.len());
-            for item in items.iter() {
+            for item in items {
                 if findings.is_full() {
                     break;
                 }
@@ -115,9 +106,10 @@ pub(super) fn list<'t>(node: &Node<'t>, findings: &mut Findings) -> Vec<Written<
 }
 
 /// One rule.
-pub(super) fn rule<'t>(node: &Node<'t>, findings: &mut Findings) -> Option<Written<'t>> {
-    let entries = match &node.value {
-        Value::Map(entries) => Rc::clone(entries),
+pub(super) fn rule<'t>(node: Node<'t>, findings: &mut Findings) -> Option<Written<'t>> {
+    let head = node.head();
+    let entries = match node.value {
+        Value::Map(entries) => entries,
         Value::Broken => return None,
         _ => {
             let finding = Finding::new(node.span, format!("a rule is a mapping, not {}", node.kind()));
@@ -130,13 +122,14 @@ pub(super) fn rule<'t>(node: &Node<'t>, findings: &mut Findings) -> Option<Writt
         draft: Draft::default(),
         label: None,
         span: node.span,
-        head: node.head(),
-        entries: Rc::clone(&entries),
+        head,
+        entries: Vec::new(),
         broken: Vec::new(),
     };
-    for entry in entries.iter() {
+    for entry in &entries {
         field(&mut rule, entry, findings);
     }
+    rule.entries = entries;
     let key_given = rule.value("key").is_some_and(|value| !value.is_null());
     if !key_given && !rule.is_broken("key") {
         let finding = Finding::new(rule.head, "the field `key` is missing");
@@ -154,20 +147,20 @@ pub(super) fn rule<'t>(node: &Node<'t>, findings: &mut Findings) -> Option<Writt
 /// Reads one field into the draft, and remembers if that went wrong.
 fn field<'t>(rule: &mut Written<'t>, entry: &Entry<'t>, findings: &mut Findings) {
     let name = entry.key.text().unwrap_or_default();
-    if let Some(name) = Draft::FIELDS.iter().find(|field| **field == name) {
+    if let Some(field) = Draft::field(name) {
         let mark = findings.len();
-        fields::read(&mut rule.draft, name, &entry.value, findings);
+        fields::read(&mut rule.draft, field, &entry.value, findings);
         if findings.len() > mark || matches!(entry.value.value, Value::Broken) {
-            rule.broken.push(name);
+            rule.broken.push(field.name);
         }
         return;
     }
-    let near = closest(name, Draft::FIELDS.iter().copied());
-    // What was meant is known, so nobody needs to hear that it is missing.
-    rule.broken.extend(near.and_then(|near| Draft::FIELDS.iter().find(|field| **field == near)));
+    let near = closest(name, Draft::names());
+    // The field that was meant is known, so it is not reported as missing.
+    rule.broken.extend(near);
     let help = match near {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("a rule has the fields {}", Draft::FIELDS.join(", ")),
+        None => format!("a rule has the fields {}", Draft::names().collect::<Vec<_>>().join(", ")),
     };
     findings.add(Finding::new(entry.key.span, format!("unknown field `{}`", clip(name))).help(help));
 }

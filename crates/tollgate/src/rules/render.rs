@@ -5,7 +5,7 @@ use std::ops::Range;
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
-use super::report::{Problem, RulesError};
+use super::errors::{Problem, RulesError};
 
 /// How a report is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

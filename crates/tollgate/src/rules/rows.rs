@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use tollgate_core::rule::FieldError;
+use tollgate_core::rule::{FieldError, FieldValue};
 use tollgate_core::{Limit, Rule, RuleSet, SetError};
 
 use super::assemble::worded;
-use super::findings::{MAX_PROBLEMS, clip};
+use super::errors::{MAX_PROBLEMS, clip};
 use super::row::{RuleRow, rate_and_burst};
 use crate::Decimal;
 
@@ -102,7 +102,7 @@ impl Builder {
             Ok(rule) => {
                 let scope = rule.scope().as_str();
                 if let Some(given) = row.scope.as_deref().filter(|given| *given != scope) {
-                    let key = clip(&row.key_pattern);
+                    let key = clip(&row.fields.key);
                     let message = format!("scope `{given}`: `{key}` counts by {scope}; leave scope out");
                     self.blame(row.rule_id, row.label(), message);
                 }
@@ -151,23 +151,10 @@ impl Builder {
 
 /// What core says of a field, in the words of a rules file.
 fn explain(row: &RuleRow, error: &FieldError) -> String {
-    let draft = row.draft();
-    let given = match error.field.name {
-        "name" => draft.name,
-        "key" => Some(draft.key),
-        "plan" => draft.plan,
-        "limit" => draft.limit,
-        "algorithm" => draft.algorithm,
-        "window" => draft.window,
-        "time_zone" => draft.time_zone,
-        "aligned" => draft.aligned.map(|aligned| aligned.to_string()),
-        "cost" => row.cost.clone(),
-        "missing" => draft.missing,
-        "consistency" => draft.consistency,
-        "on_store_failure" => draft.on_store_failure,
-        "mode" => draft.mode,
-        "action" => draft.action,
-        "ipv6_prefix" => draft.ipv6_prefix.map(|bits| bits.to_string()),
+    let given = match row.draft().get(error.field.name) {
+        Some(FieldValue::Text(text)) => Some(text),
+        Some(FieldValue::Boolean(yes)) => Some(yes.to_string()),
+        Some(FieldValue::Number(number)) => Some(number.to_string()),
         _ => None,
     };
     let explained = match given {
@@ -202,6 +189,8 @@ fn nearest_rate(rate: Decimal, burst: u64) -> Option<Decimal> {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_core::Draft;
+
     use super::*;
 
     #[test]
@@ -212,7 +201,7 @@ mod tests {
             ("0.000001", 9_008, "0.000002"),
         ] {
             let row = RuleRow {
-                key_pattern: "global".to_owned(),
+                fields: Draft { key: "global".to_owned(), ..Draft::default() },
                 rate_per_second: Some(rate.parse().unwrap()),
                 burst_capacity: Some(burst),
                 is_active: true,

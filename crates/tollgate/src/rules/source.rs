@@ -1,10 +1,10 @@
 //! Where rules come from, and how a change there is noticed.
 //!
 //! A source is asked two things, again and again: `load` gives the rules unless they are those already known, and
-//! `changed` waits until it is worth asking again. Waiting may end too early and never ends too late: a file is
-//! watched and looked at every other second, SQLite is asked twice a second for a number that grows with every
-//! change, PostgreSQL notifies and is asked once a second in case a notification was lost. A database that could not be
-//! read is asked again after half a second.
+//! `changed` waits until it is worth asking again. Waiting may end too early and never ends too late: a file is looked at
+//! twice a second, SQLite is asked twice a second for a number that grows with every change, PostgreSQL notifies and is
+//! asked once a second in case a notification was lost. A database that could not be read is asked again after half a
+//! second.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use tollgate_core::RuleSet;
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use super::database::DatabaseSource;
+use super::errors::RulesError;
 #[cfg(feature = "watch")]
 use super::file::FileSource;
-use super::report::RulesError;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use super::rows::RowsError;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

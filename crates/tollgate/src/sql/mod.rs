@@ -28,8 +28,8 @@ use sqlx::{ConnectOptions, SqlSafeStr as _};
 #[cfg(feature = "sqlite")]
 pub use file::FileProblem;
 
-/// So long a query waits for a connection, or a connection for its server.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a query waits for a connection, and a connection for its server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time that one statement of an administrative request may take.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Which migrations were applied; a name that no other program's migrations use.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgConnection, PgPool};
 
-use super::{DatabaseError, PATIENCE, Pool, address, is_up_to_date, migrator, quiet, tables_error};
+use super::{CONNECT_TIMEOUT, DatabaseError, Pool, address, is_up_to_date, migrator, quiet, tables_error};
 
 /// For each node of the fleet.
 const CONNECTIONS: u32 = 5;
@@ -46,7 +46,7 @@ const PARAMETERS: &[&str] = &[
 pub(super) async fn open(url: &str, shown: &str) -> Result<Pool, DatabaseError> {
     let refused = |source| DatabaseError::Open { shown: shown.to_owned(), source };
     let options = options(url, shown)?;
-    let connect = tokio::time::timeout(PATIENCE, options.connect());
+    let connect = tokio::time::timeout(CONNECT_TIMEOUT, options.connect());
     let mut connection = connect.await.map_err(|_| refused(sqlx::Error::PoolTimedOut))?.map_err(refused)?;
     prepare(&mut connection, shown).await?;
     connection.close().await.map_err(refused)?;
@@ -85,7 +85,7 @@ fn options(url: &str, shown: &str) -> Result<PgConnectOptions, DatabaseError> {
 fn pool() -> PgPoolOptions {
     PgPoolOptions::new()
         .max_connections(CONNECTIONS)
-        .acquire_timeout(PATIENCE)
+        .acquire_timeout(CONNECT_TIMEOUT)
         .after_connect(|connection, _| {
             Box::pin(async move { connection.execute(LOCK_TIMEOUT).await.map(|_| ()) })
         })

@@ -8,7 +8,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 use super::file::{DatabaseFile, is_read_only};
-use super::{DatabaseError, PATIENCE, Pool, address, is_up_to_date, migrator, quiet, tables_error};
+use super::{CONNECT_TIMEOUT, DatabaseError, Pool, address, is_up_to_date, migrator, quiet, tables_error};
 
 /// From this version on a write-ahead log cannot be reset under a reader.
 const OLDEST: [u32; 3] = [3, 51, 3];
@@ -79,11 +79,11 @@ fn options(url: &str, shown: &str) -> Result<SqliteConnectOptions, DatabaseError
         .create_if_missing(false)
         .foreign_keys(true)
         .synchronous(SqliteSynchronous::Normal)
-        .busy_timeout(PATIENCE))
+        .busy_timeout(CONNECT_TIMEOUT))
 }
 
 fn pool() -> SqlitePoolOptions {
-    SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE)
+    SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(CONNECT_TIMEOUT)
 }
 
 async fn check_version(connection: &mut SqliteConnection) -> Result<(), PrepareError> {

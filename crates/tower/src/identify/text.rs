@@ -28,8 +28,7 @@ pub(super) fn without_scheme(value: Cow<'_, str>) -> Cow<'_, str> {
 
 /// The first 128 bits of the SHA-256 of a secret, in hexadecimal.
 pub(super) fn digest(secret: &str) -> String {
-    let digest = Sha256::digest(secret.as_bytes());
-    digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&Sha256::digest(secret.as_bytes())[..16])
 }
 
 /// The host a request is for: in lower case, without user, port and the dot at the end.

@@ -146,7 +146,7 @@ async fn what_finds_no_room_is_dropped_and_counted_and_nothing_is_lost_from_the_
     let drained = violations.drain_all();
     assert!(drained.len() <= 32);
     assert_eq!(total(&drained), stats.pending);
-    violations.settle(total(&drained), Fate::Written);
+    violations.settle(total(&drained), WriteOutcome::Written);
     let stats = violations.stats();
     assert_eq!((stats.written + stats.dropped, stats.pending), (2_000, 0));
 }
