@@ -2,7 +2,7 @@
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::descriptor::{self, Descriptor, Name, Value};
+use crate::descriptor::{self, Attribute, Descriptor, Value};
 use crate::glob::Glob;
 
 /// One demand: an attribute must have one of some values.
@@ -11,7 +11,7 @@ use crate::glob::Glob;
 /// the letter. An absent attribute meets no demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    attribute: Name<'static>,
+    attribute: Attribute,
     test: Test,
 }
 
@@ -54,7 +54,7 @@ impl Condition {
         if values.peek().is_none() {
             return Err(ConditionError::NoValue { attribute: attribute.to_owned() });
         }
-        let attribute = Name::owned(attribute);
+        let attribute = Attribute::new(attribute);
         let test = match attribute.as_str() {
             descriptor::IP => Test::Within(IpNet::aggregate(&values.map(network).collect::<Result<_, _>>()?)),
             descriptor::ENDPOINT => Test::Path(values.map(Glob::new).collect()),
@@ -72,7 +72,7 @@ impl Condition {
         self.attribute.as_str()
     }
 
-    pub(crate) const fn name(&self) -> &Name<'static> {
+    pub(crate) const fn name(&self) -> &Attribute {
         &self.attribute
     }
 
@@ -83,13 +83,14 @@ impl Condition {
     /// Whether a request meets it, in either reading of a path with `%2F`.
     #[inline]
     pub fn holds(&self, request: &Descriptor<'_>) -> bool {
-        match (&self.test, request.find(&self.attribute)) {
-            (Test::OneOf(values), Some(Value::Text(text))) => values.iter().any(|value| **value == **text),
-            (Test::Path(globs), Some(Value::Text(path))) => {
+        let Some(value) = request.value(&self.attribute) else { return false };
+        match (&self.test, value, value.as_text()) {
+            (Test::OneOf(values), _, Some(text)) => values.iter().any(|value| **value == *text),
+            (Test::Path(globs), _, Some(path)) => {
                 any_matches(globs, path)
                     || request.encoded_endpoint().is_some_and(|path| any_matches(globs, path))
             }
-            (Test::Within(networks), Some(Value::Ip(address))) => {
+            (Test::Within(networks), Value::Ip(address), _) => {
                 networks.iter().any(|network| network.contains(address))
             }
             _ => false,
@@ -98,8 +99,9 @@ impl Condition {
 
     /// Whether a request meets it in both readings of a path with `%2F`.
     pub(crate) fn holds_in_both_readings(&self, request: &Descriptor<'_>) -> bool {
-        match (&self.test, request.find(&self.attribute), request.encoded_endpoint()) {
-            (Test::Path(globs), Some(Value::Text(decoded)), Some(encoded)) => {
+        let decoded = request.value(&self.attribute).and_then(Value::as_text);
+        match (&self.test, decoded, request.encoded_endpoint()) {
+            (Test::Path(globs), Some(decoded), Some(encoded)) => {
                 any_matches(globs, decoded) && any_matches(globs, encoded)
             }
             _ => self.holds(request),

@@ -1,190 +1,171 @@
-//! The answer to a request: every tier's verdict, and the one that speaks.
+//! The answer to a request: every tier's verdict, and the binding limit.
 
 use std::cmp::Reverse;
 
-use smallvec::SmallVec;
-
 use crate::rule::{FailurePolicy, InvalidCost};
-use crate::ruleset::{Enforcement, Limited, RuleIndex, RuleSet};
+use crate::ruleset::{RuleIndex, RuleSet, Ruling};
+use crate::tier::{Enforcement, KeyHash, Outcome, Tier, Tiers, Verdict};
 use crate::time::Micros;
-use crate::verdict::Verdict;
-
-/// The verdicts of the hits of one request, in their order; the usual handful lives inline.
-pub type Verdicts = SmallVec<[Verdict; 4]>;
 
 /// The answer to one request.
 ///
-/// Of several limits one speaks: of those that refuse the one with the longest wait, otherwise the one with
-/// the least left. Its numbers are the decision's numbers. Where no limit applies nobody speaks.
+/// One limit is binding: of those that refuse the one with the longest wait, otherwise the one with the least remaining.
+/// Its numbers are the decision's numbers. Where no limit applies there is no binding limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    outcome: Outcome,
-    tiers: SmallVec<[Tier; 4]>,
-    speaker: Option<usize>,
+    tiers: Tiers,
+    status: Status,
+    binding: Option<usize>,
     delay: Micros,
     degraded: Option<Degraded>,
     invalid: Option<Box<InvalidCost>>,
 }
 
-/// Which way a request went.
+/// What was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// It may pass.
+pub enum Status {
+    /// The request may pass.
     Allowed,
     /// A limit is used up.
     Refused,
-    /// A rule blocks it outright.
+    /// A rule blocks the request outright.
     Denied,
-    /// Nobody knows: the store was away, and a rule lets nothing pass then.
+    /// The store was unavailable, and a rule fails closed.
     Unavailable,
-    /// It is invalid: the attribute that has its cost is not a cost ([`Decision::invalid_cost`]). No limit decided, and
-    /// nothing was charged.
+    /// The request is invalid: the attribute that has its cost is not a cost ([`Decision::invalid_cost`]). No limit
+    /// decided, and nothing was charged.
     Invalid,
 }
 
-impl Outcome {
+impl Status {
     /// One word, for records and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Outcome::Allowed => "allowed",
-            Outcome::Refused => "refused",
-            Outcome::Denied => "denied",
-            Outcome::Unavailable => "unavailable",
-            Outcome::Invalid => "invalid",
+            Status::Allowed => "allowed",
+            Status::Refused => "refused",
+            Status::Denied => "denied",
+            Status::Unavailable => "unavailable",
+            Status::Invalid => "invalid",
         }
     }
 }
 
-/// That a decision was made without the store, why and how.
+/// A decision was made without the store: why and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Degraded {
-    /// Why, in a word of the store.
+    /// Why: one of [`StoreError::REASONS`](crate::StoreError::REASONS).
     pub reason: &'static str,
     /// What decided instead; of several rules the strictest.
     pub policy: FailurePolicy,
 }
 
-/// One rule's part in a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tier {
-    /// The rule.
-    pub rule: RuleIndex,
-    /// What its bucket said.
-    pub verdict: Verdict,
-    /// Whether that counted.
-    pub enforcement: Enforcement,
-    /// What answered instead of the store, where it was unavailable. The numbers of `Open` are those of an unused bucket.
-    pub instead: Option<FailurePolicy>,
-}
-
-/// What the store did not answer.
-#[derive(Debug, Clone, Copy)]
-pub struct Loss<'l> {
-    /// Why not.
-    pub reason: &'static str,
-    /// Whether each hit is one of those.
-    pub lost: &'l [bool],
-}
-
 impl Decision {
-    /// The decision of a `deny` rule.
-    pub fn denied(rule: RuleIndex) -> Self {
-        Self::blocked(Outcome::Denied, rule)
-    }
-
-    /// The answer to a request whose cost under a rule is invalid.
-    #[cold]
-    pub fn invalid(rule: RuleIndex, error: Box<InvalidCost>) -> Self {
-        Decision { invalid: Some(error), ..Self::blocked(Outcome::Invalid, rule) }
-    }
-
-    /// One rule lets nothing pass, whatever was counted.
-    fn blocked(outcome: Outcome, rule: RuleIndex) -> Self {
-        let tier = Tier { rule, verdict: Verdict::DENIED, enforcement: Enforcement::Enforce, instead: None };
-        Decision {
-            outcome,
-            tiers: SmallVec::from_iter([tier]),
-            speaker: Some(0),
-            delay: Micros::ZERO,
-            degraded: None,
-            invalid: None,
-        }
-    }
-
-    /// The decision where no limit applies.
+    /// The decision where no limit applies, and the start of every other one.
+    #[inline]
     pub fn unlimited() -> Self {
         Decision {
-            outcome: Outcome::Allowed,
-            tiers: SmallVec::new(),
-            speaker: None,
+            tiers: Tiers::new(),
+            status: Status::Allowed,
+            binding: None,
             delay: Micros::ZERO,
             degraded: None,
             invalid: None,
         }
     }
 
-    /// The decision of the buckets.
-    #[inline]
-    pub fn strictest(rules: &RuleSet, limited: &Limited<'_>, verdicts: &[Verdict]) -> Self {
-        Self::of(rules, limited, verdicts, None)
+    /// The decision of rows that all have an answer.
+    pub fn new(rules: &RuleSet, tiers: Tiers) -> Self {
+        let mut decision = Decision { tiers, ..Self::unlimited() };
+        decision.conclude(rules);
+        decision
     }
 
-    /// The decision without the store, or a part of it: where a hit is lost, its rule's policy has answered instead.
-    #[cold]
-    pub fn without_store(
-        rules: &RuleSet,
-        limited: &Limited<'_>,
-        verdicts: &[Verdict],
-        loss: Loss<'_>,
-    ) -> Self {
-        Self::of(rules, limited, verdicts, Some(loss))
+    /// The decision of a `deny` rule.
+    pub fn denied(rule: RuleIndex) -> Self {
+        let mut decision = Self::unlimited();
+        decision.block(Status::Denied, rule);
+        decision
     }
 
+    /// The rows, to be matched and decided in place: a decision is too large to be moved more often than needed.
     #[inline]
-    fn of(rules: &RuleSet, limited: &Limited<'_>, verdicts: &[Verdict], loss: Option<Loss<'_>>) -> Self {
-        let hits = limited.rules.iter().zip(&limited.hits).zip(verdicts);
-        let lost = |place| loss.is_some_and(|loss| loss.lost.get(place) == Some(&true));
-        let mut tiers: SmallVec<[Tier; 4]> = hits
-            .enumerate()
-            .map(|(place, ((rule, hit), verdict))| Tier {
-                rule: *rule,
-                verdict: *verdict,
-                enforcement: hit.enforcement,
-                instead: lost(place).then(|| rules.rule(*rule).without_store()),
-            })
-            .collect();
-        if !limited.shadow_denials.is_empty() {
-            let denial = |rule: &RuleIndex| Tier {
-                rule: *rule,
-                verdict: Verdict::DENIED,
-                enforcement: Enforcement::Shadow,
-                instead: None,
-            };
-            tiers.extend(limited.shadow_denials.iter().map(denial));
-            tiers.sort_by_key(|tier| tier.rule);
+    pub const fn rows(&mut self) -> &mut Tiers {
+        &mut self.tiers
+    }
+
+    /// Becomes what the rules say about a request before any bucket is asked. Whether buckets have to be asked.
+    #[inline]
+    pub fn rule(&mut self, ruling: Ruling) -> bool {
+        match ruling {
+            Ruling::Limited => !self.tiers.is_empty(),
+            Ruling::Exempt => {
+                self.tiers.clear();
+                false
+            }
+            Ruling::Denied(rule) => {
+                self.block(Status::Denied, rule);
+                false
+            }
+            Ruling::Invalid(rule, error) => {
+                self.block(Status::Invalid, rule);
+                self.invalid = Some(error);
+                false
+            }
         }
-        let closed = loss.is_some() && strictest_policy(&tiers) == FailurePolicy::Closed;
-        let speaker =
-            if closed { speaker(rules, &tiers, Tier::closes) } else { speaker(rules, &tiers, Tier::speaks) };
-        let refused = speaker.is_some_and(|speaker| !tiers[speaker].verdict.allowed);
-        let degraded = loss.map(|loss| Degraded { reason: loss.reason, policy: strictest_policy(&tiers) });
-        let outcome = match degraded {
-            Some(Degraded { policy: FailurePolicy::Closed, .. }) => Outcome::Unavailable,
-            _ if refused => Outcome::Refused,
-            _ => Outcome::Allowed,
+    }
+
+    /// One rule admits nothing, whatever was counted.
+    fn block(&mut self, status: Status, rule: RuleIndex) {
+        let outcome = Outcome::Decided(Verdict::DENIED);
+        self.tiers.clear();
+        self.tiers.push(Tier { outcome, ..Tier::new(rule, Enforcement::Enforce, 0, KeyHash(0)) });
+        (self.status, self.binding) = (status, Some(0));
+    }
+
+    /// Derives the decision from its rows, which all have an answer.
+    #[inline]
+    pub fn conclude(&mut self, rules: &RuleSet) {
+        match &self.tiers[..] {
+            // The most common request: one limit, answered by the store.
+            [Tier { enforcement: Enforcement::Enforce, outcome: Outcome::Decided(verdict), .. }] => {
+                self.status = if verdict.allowed { Status::Allowed } else { Status::Refused };
+                self.delay = if verdict.allowed { verdict.delay } else { Micros::ZERO };
+                self.binding = Some(0);
+            }
+            _ => self.conclude_several(rules),
+        }
+    }
+
+    /// Picks the binding limit among several, and derives status, delay and degraded state from the rows.
+    fn conclude_several(&mut self, rules: &RuleSet) {
+        self.degraded = degraded(&self.tiers);
+        let closed = self.degraded.is_some_and(|degraded| degraded.policy == FailurePolicy::Closed);
+        let closes = |tier: &Tier| tier.enforces() && tier.instead() == Some(FailurePolicy::Closed);
+        self.binding = if closed {
+            binding(rules, &self.tiers, closes)
+        } else {
+            binding(rules, &self.tiers, Tier::enforces)
         };
-        let delay = if outcome == Outcome::Allowed { longest_delay(&tiers) } else { Micros::ZERO };
-        Decision { outcome, tiers, speaker, delay, degraded, invalid: None }
+        let refused = self.binding_limit().is_some_and(|tier| !tier.verdict().allowed);
+        self.status = match (closed, refused) {
+            (true, _) => Status::Unavailable,
+            (false, true) => Status::Refused,
+            (false, false) => Status::Allowed,
+        };
+        if self.status == Status::Allowed {
+            let enforcing = self.tiers.iter().filter(|tier| tier.enforces());
+            self.delay = enforcing.map(|tier| tier.verdict().delay).max().unwrap_or(Micros::ZERO);
+        }
     }
 
     /// Whether the request may pass.
     pub fn allowed(&self) -> bool {
-        self.outcome == Outcome::Allowed
+        self.status == Status::Allowed
     }
 
-    /// Which way it went.
-    pub const fn outcome(&self) -> Outcome {
-        self.outcome
+    /// What was decided.
+    pub const fn status(&self) -> Status {
+        self.status
     }
 
     /// Whether it was made without the store, and how.
@@ -192,40 +173,40 @@ impl Decision {
         self.degraded
     }
 
-    /// Why the request is invalid, where it is ([`Outcome::Invalid`]).
+    /// Why the request is invalid, where it is ([`Status::Invalid`]).
     pub fn invalid_cost(&self) -> Option<&InvalidCost> {
         self.invalid.as_deref()
     }
 
-    /// Every rule that had a say, in the order of the set.
+    /// Every rule that took part, in the order of the set.
     pub fn tiers(&self) -> &[Tier] {
         &self.tiers
     }
 
     /// The tier whose numbers are the decision's.
     #[inline]
-    pub fn speaker(&self) -> Option<&Tier> {
-        self.speaker.map(|speaker| &self.tiers[speaker])
+    pub fn binding_limit(&self) -> Option<&Tier> {
+        self.binding.map(|binding| &self.tiers[binding])
     }
 
-    /// The speaking limit's capacity.
+    /// The binding limit's capacity.
     pub fn limit(&self) -> Option<u64> {
-        self.speaker().map(|tier| tier.verdict.limit)
+        self.binding_limit().map(|tier| tier.verdict().limit)
     }
 
-    /// What the speaking limit would still admit.
+    /// What the binding limit would still admit.
     pub fn remaining(&self) -> Option<u64> {
-        self.speaker().map(|tier| tier.verdict.remaining)
+        self.binding_limit().map(|tier| tier.verdict().remaining)
     }
 
-    /// The wait after which the same request would pass; zero when it passed, `None` when no wait helps.
+    /// The wait after which the same request would pass; zero when it passed, `None` when waiting does not help.
     pub fn retry_after(&self) -> Option<Micros> {
-        self.speaker().map_or(Some(Micros::ZERO), |tier| tier.verdict.retry_after)
+        self.binding_limit().map_or(Some(Micros::ZERO), |tier| tier.verdict().retry_after)
     }
 
-    /// The wait until the speaking limit is as good as new.
+    /// The wait until the binding limit's bucket equals a fresh one.
     pub fn reset_after(&self) -> Micros {
-        self.speaker().map_or(Micros::ZERO, |tier| tier.verdict.reset_after)
+        self.binding_limit().map_or(Micros::ZERO, |tier| tier.verdict().reset_after)
     }
 
     /// How long the request must be held: the longest of all its limits.
@@ -234,53 +215,40 @@ impl Decision {
     }
 }
 
-fn longest_delay(tiers: &[Tier]) -> Micros {
-    let speaking = tiers.iter().filter(|tier| tier.speaks());
-    speaking.map(|tier| tier.verdict.delay).max().unwrap_or(Micros::ZERO)
-}
-
-impl Tier {
-    /// Whether its numbers mean something to the caller.
-    #[inline]
-    pub fn speaks(&self) -> bool {
-        self.enforcement == Enforcement::Enforce
-    }
-
-    /// Whether it lets nothing pass because the store is away.
-    fn closes(&self) -> bool {
-        self.enforcement == Enforcement::Enforce && self.instead == Some(FailurePolicy::Closed)
-    }
-}
-
-/// Closed beats local beats open. Rules on trial close nothing.
-fn strictest_policy(tiers: &[Tier]) -> FailurePolicy {
-    let strictness = |policy: &FailurePolicy| match policy {
+/// The strictest policy that answered instead of the store: closed, then local, then open. A row in shadow mode closes
+/// nothing.
+fn degraded(tiers: &[Tier]) -> Option<Degraded> {
+    let strictness = |policy: FailurePolicy| match policy {
         FailurePolicy::Open => 0,
         FailurePolicy::Local => 1,
         FailurePolicy::Closed => 2,
     };
-    let enforcing = tiers.iter().filter(|tier| tier.enforcement == Enforcement::Enforce);
-    enforcing.filter_map(|tier| tier.instead).max_by_key(strictness).unwrap_or(FailurePolicy::Open)
+    let mut degraded: Option<Degraded> = None;
+    for tier in tiers {
+        let Outcome::Instead { policy, error, .. } = tier.outcome else { continue };
+        let policy = if tier.enforces() { policy } else { FailurePolicy::Open };
+        let known = degraded.get_or_insert(Degraded { reason: error.reason(), policy });
+        if strictness(policy) > strictness(known.policy) {
+            known.policy = policy;
+        }
+    }
+    degraded
 }
 
 /// Refused: the longest wait, then the name. Allowed: least remaining, then longest reset, then the name.
-#[inline]
-fn speaker(rules: &RuleSet, tiers: &[Tier], may_speak: fn(&Tier) -> bool) -> Option<usize> {
-    if let [Tier { enforcement: Enforcement::Enforce, .. }] = tiers {
-        return Some(0);
-    }
+fn binding(rules: &RuleSet, tiers: &[Tier], is_eligible: fn(&Tier) -> bool) -> Option<usize> {
     let label = |tier: &Tier| rules.rule(tier.rule).label();
-    let enforcing = || tiers.iter().enumerate().filter(|(_, tier)| may_speak(tier));
-    let refusing = enforcing().filter(|(_, tier)| !tier.verdict.allowed);
-    let loudest = refusing.min_by(|(_, a), (_, b)| {
-        let wait = |tier: &Tier| Reverse(tier.verdict.retry_after.unwrap_or(Micros::MAX));
+    let eligible = || tiers.iter().enumerate().filter(|(_, tier)| is_eligible(tier));
+    let refusing = eligible().filter(|(_, tier)| !tier.verdict().allowed);
+    let longest_wait = refusing.min_by(|(_, a), (_, b)| {
+        let wait = |tier: &Tier| Reverse(tier.verdict().retry_after.unwrap_or(Micros::MAX));
         wait(a).cmp(&wait(b)).then_with(|| label(a).cmp(label(b)))
     });
-    let tightest = || {
-        enforcing().min_by(|(_, a), (_, b)| {
-            let left = |tier: &Tier| (tier.verdict.remaining, Reverse(tier.verdict.reset_after));
+    let least_remaining = || {
+        eligible().min_by(|(_, a), (_, b)| {
+            let left = |tier: &Tier| (tier.verdict().remaining, Reverse(tier.verdict().reset_after));
             left(a).cmp(&left(b)).then_with(|| label(a).cmp(label(b)))
         })
     };
-    loudest.or_else(tightest).map(|(place, _)| place)
+    longest_wait.or_else(least_remaining).map(|(place, _)| place)
 }

@@ -1,6 +1,6 @@
 //! Globs over paths: `*` within a segment, `**` across.
 
-use crate::descriptor::normal_pattern;
+use crate::path::normal_pattern;
 
 /// A path pattern such as `/api/*/items` or `/static/**`.
 ///

@@ -1,11 +1,11 @@
-//! The pure heart of tollgate.
+//! The pure core of tollgate.
 //!
 //! Descriptors, limits, rules, matching, the arithmetic of every algorithm, verdicts, decisions and header
 //! values. No I/O, no clock, no async: time is an argument, and the same input gives the same output on every
 //! machine. Stores and servers are in the crates around it.
 //!
 //! ```text
-//! Descriptor --RuleSet::ruling--> Hits --a store, by algorithm::Bucket--> Verdicts --> Decision --> headers
+//! Descriptor --RuleSet::tiers--> Tiers --a store, by algorithm::Bucket--> the same Tiers --> Decision --> headers
 //! ```
 
 #![forbid(unsafe_code)]
@@ -21,22 +21,22 @@ mod decision;
 mod descriptor;
 mod glob;
 mod headers;
-mod index;
 mod key;
+mod path;
 mod ruleset;
+mod tier;
 mod time;
-mod verdict;
 
 pub use condition::{Condition, ConditionError};
-pub use decision::{Decision, Degraded, Loss, Outcome, Tier, Verdicts};
+pub use decision::{Decision, Degraded, Status};
 pub use descriptor::{Descriptor, Value};
 pub use glob::Glob;
 pub use headers::{
     HeaderField, HeaderForm, HeaderSet, PartitionSecret, RateLimitHeaders, ResetForm, SecretError,
 };
-pub use key::{Key, KeyPattern, PatternError, Scope, Space};
+pub use key::{Key, KeyPattern, KeySeeds, PatternError, Scope, Space};
 pub use limit::{AlgorithmName, Limit, LimitError};
 pub use rule::{Draft, Rule};
-pub use ruleset::{Enforcement, Hit, Hits, Limited, Matched, RuleIndex, RuleSet, Ruling, SetError};
+pub use ruleset::{Matched, RuleIndex, RuleSet, Ruling, SetError};
+pub use tier::{Enforcement, Growth, Holder, KeyHash, Mark, Op, Outcome, StoreError, Tier, Tiers, Verdict};
 pub use time::{Micros, Timestamp};
-pub use verdict::{Mark, Verdict};

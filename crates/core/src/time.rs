@@ -24,6 +24,13 @@ impl Timestamp {
         self.0
     }
 
+    /// The time from an earlier instant to this one; zero if it is later.
+    #[must_use]
+    pub const fn since(self, earlier: Timestamp) -> Micros {
+        let micros = self.0.saturating_sub(earlier.0);
+        Micros(if micros < 0 { 0 } else { micros.cast_unsigned() })
+    }
+
     /// This instant moved by a wait into the future.
     #[must_use]
     pub const fn after(self, wait: Micros) -> Self {

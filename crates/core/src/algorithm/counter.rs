@@ -11,8 +11,8 @@
 
 use super::{Account as _, Answer, signed, window_start};
 use crate::limit::Opening;
+use crate::tier::Mark;
 use crate::time::{Micros, Timestamp};
-use crate::verdict::Mark;
 
 /// What a sliding window counter remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,7 +162,7 @@ impl super::Account for Account {
         true
     }
 
-    fn mark(&self) -> Mark {
+    fn mark(&self, _: u64) -> Mark {
         Mark::at(Timestamp::from_micros(self.at))
     }
 

@@ -16,8 +16,8 @@
 
 use super::{Answer, EXCESS_LIFETIME, Excess, Usage, until};
 use crate::limit::Refill;
+use crate::tier::{Growth, Mark};
 use crate::time::{Micros, Timestamp};
-use crate::verdict::Mark;
 
 /// What a continuous bucket remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +38,6 @@ pub struct Account<'l> {
     /// Tokens that need not wait; `None` for a token bucket, which holds nobody.
     free: Option<u64>,
     debt: u64,
-    /// The debt before anything was taken at this instant.
-    owed: u64,
     /// Tokens used above the capacity, under a larger limit.
     excess: u64,
     at: i64,
@@ -48,12 +46,11 @@ pub struct Account<'l> {
 impl<'l> Account<'l> {
     #[inline]
     pub(super) fn open(refill: &'l Refill, free: Option<u64>, state: Option<Debt>, at: i64) -> Self {
-        let mut account = Account { refill, free, debt: 0, owed: 0, excess: 0, at };
+        let mut account = Account { refill, free, debt: 0, excess: 0, at };
         if let Some(state) = state {
             account.convert(&state);
             account.repay(at.abs_diff(state.last.as_micros()));
         }
-        account.owed = account.debt;
         account
     }
 
@@ -168,14 +165,16 @@ impl super::Account for Account<'_> {
         left > 0
     }
 
-    /// The oldest debt is paid back first: what is taken now comes after all that was owed.
-    #[inline]
-    fn mark(&self) -> Mark {
-        let (wait, rest) = match self.refill.n {
-            1 => (self.owed, 0),
-            n => (self.owed / n, self.owed % n),
-        };
+    /// The oldest debt is repaid first: this charge comes after all that was owed before it.
+    fn mark(&self, cost: u64) -> Mark {
+        let owed = self.debt.saturating_sub(cost.saturating_mul(self.refill.p));
+        let (wait, rest) = (owed / self.refill.n, owed % self.refill.n);
         Mark { at: Timestamp::from_micros(self.at.saturating_add_unsigned(wait)), rest }
+    }
+
+    #[inline]
+    fn growth(&self, _: u64) -> Growth {
+        Growth::Debt(self.debt)
     }
 
     #[inline]

@@ -2,8 +2,8 @@
 
 use super::{Answer, Window, calendar, signed, until, window_start};
 use crate::limit::Phase;
+use crate::tier::Mark;
 use crate::time::{Micros, Timestamp};
-use crate::verdict::Mark;
 
 /// What a fixed window remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl super::Account for Account<'_> {
         counts
     }
 
-    fn mark(&self) -> Mark {
+    fn mark(&self, _: u64) -> Mark {
         Mark::at(Timestamp::from_micros(self.at))
     }
 

@@ -7,8 +7,8 @@
 
 use super::{Answer, EXCESS_LIFETIME, Excess, Usage, signed, until, window_start};
 use crate::limit::{IntervalRefill, Ticks};
+use crate::tier::Mark;
 use crate::time::{Micros, Timestamp};
-use crate::verdict::Mark;
 
 /// What an interval bucket remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +27,6 @@ pub struct Spent {
 pub(super) struct Account<'l> {
     refill: &'l IntervalRefill,
     used: u64,
-    /// What was used before anything was taken at this instant.
-    owed: u64,
     /// Tokens used above the capacity, under a larger limit.
     excess: u64,
     anchor: i64,
@@ -39,13 +37,12 @@ pub(super) struct Account<'l> {
 
 impl<'l> Account<'l> {
     pub(super) fn open(refill: &'l IntervalRefill, state: Option<Spent>, at: i64, stepped: bool) -> Self {
-        let mut account = Account { refill, used: 0, owed: 0, excess: 0, anchor: at, at, stored: (0, 0, at) };
+        let mut account = Account { refill, used: 0, excess: 0, anchor: at, at, stored: (0, 0, at) };
         let Some(state) = state else { return account };
         account.convert(&state);
         account.anchor = account.moved_anchor(state.anchor.as_micros(), state.last.as_micros(), stepped);
         account.stored = (account.used, account.excess, account.anchor);
         account.credit_ticks(state.last.as_micros());
-        account.owed = account.used;
         account
     }
 
@@ -173,10 +170,10 @@ impl super::Account for Account<'_> {
     }
 
     /// As if tokens came one by one at the pace of the ticks, in parts of `1 / interval`: the oldest charge has them first.
-    fn mark(&self) -> Mark {
+    fn mark(&self, cost: u64) -> Mark {
         let IntervalRefill { count, interval, .. } = *self.refill;
-        let from = if self.owed == 0 { self.first_anchor() } else { self.anchor };
-        let units = u128::from(self.owed) * u128::from(interval.get());
+        let from = if self.used == 0 { self.first_anchor() } else { self.anchor };
+        let units = u128::from(self.used.saturating_sub(cost)) * u128::from(interval.get());
         let (wait, rest) = (units / u128::from(count), units % u128::from(count));
         let [wait, rest] = [wait, rest].map(|number| u64::try_from(number).unwrap_or(u64::MAX));
         Mark { at: Timestamp::from_micros(from.saturating_add_unsigned(wait)), rest }

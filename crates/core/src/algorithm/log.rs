@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::{Answer, signed, until};
+use crate::tier::Mark;
 use crate::time::{Micros, Timestamp};
-use crate::verdict::Mark;
 
 /// What a sliding window log remembers: its entries, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -158,7 +158,7 @@ impl super::Account for Account {
         true
     }
 
-    fn mark(&self) -> Mark {
+    fn mark(&self, _: u64) -> Mark {
         Mark::at(Timestamp::from_micros(self.at))
     }
 

@@ -10,7 +10,7 @@
 //! let limit: Limit = "10/s burst 50".parse()?;
 //! let now = Timestamp::from_micros(0);
 //! let mut bucket = Bucket::open(&limit, None, now, Window::Own);
-//! let answer = bucket.ask(Demand { cost: 1, patience: Micros::MAX });
+//! let answer = bucket.ask(Demand { cost: 1, max_wait: Micros::MAX });
 //! assert!(answer.allowed());
 //! bucket.take(1);
 //! assert_eq!(bucket.verdict(answer).remaining, 49);
@@ -31,8 +31,8 @@ mod interval;
 mod log;
 
 use crate::limit::{Algorithm, Calendar, Limit, Opening, Refill};
+use crate::tier::{Growth, Mark, Verdict};
 use crate::time::{Micros, Timestamp};
-use crate::verdict::{Mark, Verdict};
 use excess::Usage;
 
 pub use counter::Counts;
@@ -68,7 +68,7 @@ pub struct Demand {
     /// Tokens.
     pub cost: u64,
     /// The longest delay the caller would bear; a longer one refuses the request and charges nothing.
-    pub patience: Micros,
+    pub max_wait: Micros,
 }
 
 /// What a bucket would do with a demand.
@@ -132,8 +132,15 @@ trait Account {
     fn refund(&mut self, cost: u64);
     /// Gives back what is left of a charge; whether anything is.
     fn undo(&mut self, cost: u64, mark: Mark) -> bool;
-    /// What an undo of what is taken now names.
-    fn mark(&self) -> Mark;
+    /// What an undo of this cost names, which was taken just now.
+    fn mark(&self, cost: u64) -> Mark;
+    /// What the wait until `remaining` grows is computed from; asked only while `remaining` is less than the capacity.
+    fn growth(&self, remaining: u64) -> Growth {
+        match self.ask(remaining + 1) {
+            Answer::Wait(wait) => Growth::After(wait),
+            Answer::Pass { .. } | Answer::Never => Growth::Full,
+        }
+    }
     /// The largest cost that would pass.
     fn remaining(&self) -> u64;
     /// The wait until the limit in use answers as on a fresh state.
@@ -247,15 +254,13 @@ impl<'l> Bucket<'l> {
 
     /// Gives back a cost; never beyond full.
     pub fn refund(&mut self, cost: u64) {
-        if cost > 0 {
-            each!(&mut self.accounts, opened => opened.account.refund(cost));
-        }
+        each!(&mut self.accounts, opened => opened.refund(cost));
     }
 
-    /// Gives back a cost that was charged ([`Verdict::mark`]), and touches nothing but that window or entry; to a bucket
+    /// Gives back a cost that was charged ([`Mark`]), and touches nothing but that window or entry; to a bucket
     /// that refills, what time has not given back yet. Whether there was something to touch.
     pub fn undo(&mut self, cost: u64, mark: Mark) -> bool {
-        cost > 0 && each!(&mut self.accounts, opened => opened.account.undo(cost, mark))
+        each!(&mut self.accounts, opened => opened.undo(cost, mark))
     }
 
     /// The verdict on a demand, with the numbers of the bucket as it is now.
@@ -263,9 +268,14 @@ impl<'l> Bucket<'l> {
         each!(&self.accounts, opened => opened.verdict(answer))
     }
 
+    /// What an undo of this cost names, which was taken just now.
+    pub fn mark(&self, cost: u64) -> Mark {
+        each!(&self.accounts, opened => opened.mark(cost))
+    }
+
     /// The largest cost that would pass now.
     pub fn remaining(&self) -> u64 {
-        each!(&self.accounts, opened => opened.account.remaining())
+        each!(&self.accounts, opened => opened.remaining())
     }
 
     /// The least wait after which the bucket is as good as new.
@@ -358,9 +368,9 @@ impl<A: Account> Opened<A> {
     #[inline]
     pub fn ask(&self, demand: Demand) -> Answer {
         match self.account.ask(demand.cost) {
-            // A place in the queue that comes too late is no place; `delay - patience` later it would do.
-            Answer::Pass { delay } if delay > demand.patience && demand.cost > 0 => {
-                self.late(Answer::Wait(delay.saturating_sub(demand.patience)))
+            // A place in the queue that comes too late is no place; `delay - max_wait` later it would do.
+            Answer::Pass { delay } if delay > demand.max_wait && demand.cost > 0 => {
+                self.late(Answer::Wait(delay.saturating_sub(demand.max_wait)))
             }
             answer => self.late(answer),
         }
@@ -374,6 +384,28 @@ impl<A: Account> Opened<A> {
         }
     }
 
+    /// Gives back a cost; never beyond full.
+    pub fn refund(&mut self, cost: u64) {
+        if cost > 0 {
+            self.account.refund(cost);
+        }
+    }
+
+    /// As [`Bucket::undo`].
+    pub fn undo(&mut self, cost: u64, mark: Mark) -> bool {
+        cost > 0 && self.account.undo(cost, mark)
+    }
+
+    /// What an undo of this cost names, which was taken just now.
+    pub fn mark(&self, cost: u64) -> Mark {
+        self.account.mark(cost)
+    }
+
+    /// The largest cost that would pass now.
+    pub fn remaining(&self) -> u64 {
+        self.account.remaining()
+    }
+
     /// The verdict on a demand, with the numbers of the bucket as it is now.
     #[inline]
     pub fn verdict(&self, answer: Answer) -> Verdict {
@@ -383,17 +415,20 @@ impl<A: Account> Opened<A> {
             Answer::Never => (false, None, Micros::ZERO),
         };
         let (limit, remaining) = (self.account.capacity(), self.account.remaining());
-        let more_after = if remaining < limit { self.more_after(remaining) } else { None };
-        let (reset_after, mark) = (self.reset_after(), self.account.mark());
-        Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, mark }
+        let growth = if remaining < limit { self.growth(remaining) } else { Growth::Full };
+        let reset_after = self.reset_after();
+        Verdict { allowed, limit, remaining, retry_after, reset_after, delay, growth }
     }
 
-    /// The wait until `remaining` grows.
     #[inline]
-    fn more_after(&self, remaining: u64) -> Option<Micros> {
-        match self.late(self.account.ask(remaining + 1)) {
-            Answer::Wait(wait) => Some(wait),
-            Answer::Pass { .. } | Answer::Never => None,
+    fn growth(&self, remaining: u64) -> Growth {
+        match self.account.growth(remaining) {
+            growth if self.lag == 0 => growth,
+            // A wait counts from the clock, so it has to be known now.
+            _ => match self.late(self.account.ask(remaining + 1)) {
+                Answer::Wait(wait) => Growth::After(wait),
+                Answer::Pass { .. } | Answer::Never => Growth::Full,
+            },
         }
     }
 
@@ -480,8 +515,8 @@ impl State {
         )
     }
 
-    /// Whether it may be forgotten: a fresh bucket would say the same from now on.
-    pub fn is_as_good_as_new(&self, limit: &Limit, now: Timestamp, window: Window) -> bool {
+    /// Whether it equals a fresh state from now on, so that it may be evicted.
+    pub fn is_idle(&self, limit: &Limit, now: Timestamp, window: Window) -> bool {
         if self.last() > now {
             return false;
         }

@@ -23,10 +23,10 @@ impl Kept {
         self.check_within(at, cost, Micros::MAX)
     }
 
-    fn check_within(&mut self, at: i64, cost: u64, patience: Micros) -> Numbers {
+    fn check_within(&mut self, at: i64, cost: u64, max_wait: Micros) -> Numbers {
         let mut bucket =
             Bucket::open(&self.limit, self.state.clone(), Timestamp::from_micros(at), Window::Own);
-        let answer = bucket.ask(Demand { cost, patience });
+        let answer = bucket.ask(Demand { cost, max_wait });
         if answer.allowed() {
             bucket.take(cost);
         }
@@ -73,7 +73,7 @@ fn an_interval_bucket_gets_its_tokens_together() {
 }
 
 #[test]
-fn a_leaky_bucket_holds_each_for_its_turn_and_refuses_who_would_wait_too_long() {
+fn a_leaky_bucket_delays_each_request_for_its_turn_and_refuses_one_that_would_wait_too_long() {
     let mut bucket = Kept::new("10/s queue 2".parse().unwrap());
     assert_eq!(bucket.check(0, 1), (true, 2, Some(0), 100_000, 0));
     assert_eq!(bucket.check(0, 1), (true, 1, Some(0), 200_000, 100_000));
@@ -85,7 +85,7 @@ fn a_leaky_bucket_holds_each_for_its_turn_and_refuses_who_would_wait_too_long() 
 }
 
 #[test]
-fn a_fixed_window_counts_and_forgets() {
+fn a_fixed_window_counts_until_it_ends() {
     let mut epoch = Kept::new(Limit::fixed_window(2, Micros::new(100), Phase::Epoch).unwrap());
     assert_eq!(epoch.check(90, 2), (true, 0, Some(0), 10, 0));
     assert_eq!(epoch.check(99, 1), (false, 0, Some(1), 1, 0));
@@ -134,4 +134,63 @@ fn what_was_used_stays_used_when_numbers_change() {
     assert_eq!(bucket.check(0, 0).1, 0, "at most a full bucket is owed");
     bucket.limit = Limit::fixed_window(7, Micros::new(1_000_000), Phase::Epoch).unwrap();
     assert_eq!(bucket.check(0, 0).1, 7, "another algorithm starts anew");
+}
+
+/// Numbers that look random and are the same in every run.
+struct Numbered(u64);
+
+impl Numbered {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// `t` of the RateLimit header is computed from the verdict alone, without the bucket.
+#[test]
+fn more_after_of_a_verdict_is_the_wait_for_one_more_token_than_remain() {
+    let minute = Micros::new(60_000_000);
+    let limits = [
+        "10/s burst 50".parse().unwrap(),
+        "3/s".parse().unwrap(),
+        "7/min burst 2".parse().unwrap(),
+        "999983/s burst 1000000".parse().unwrap(),
+        "10/s queue 5".parse().unwrap(),
+        "7/s queue 9 free 3".parse().unwrap(),
+        Limit::interval(2, minute, 5, Ticks::FromFirstTake).unwrap(),
+        Limit::interval(3, minute, 7, Ticks::Aligned).unwrap(),
+        Limit::fixed_window(9, minute, Phase::Epoch).unwrap(),
+        Limit::fixed_window(9, minute, Phase::First).unwrap(),
+        Limit::sliding_window_log(9, minute).unwrap(),
+        Limit::sliding_window_counter(9, minute, Opening::Epoch).unwrap(),
+        Limit::sliding_window_counter(9, minute, Opening::First).unwrap(),
+    ];
+    let mut numbers = Numbered(18);
+    let mut growing = 0;
+    for limit in limits {
+        let (mut state, mut now) = (None, 1_000_000_000_i64);
+        for step in 0..2_000 {
+            let pause = if step % 5 == 0 { 0 } else { numbers.below(2 * limit.period().get() / 9 + 2) };
+            // Now and then the clock is late by up to a second: the wait counts from the clock.
+            now += i64::try_from(pause).unwrap()
+                - i64::try_from(numbers.below(4) / 3 * numbers.below(900_000)).unwrap();
+            let mut bucket = Bucket::open(&limit, state.take(), Timestamp::from_micros(now), Window::Own);
+            let cost = 1 + numbers.below(limit.capacity().min(20));
+            let answer = bucket.ask(Demand { cost, max_wait: Micros::MAX });
+            if answer.allowed() {
+                bucket.take(cost);
+            }
+            let verdict = bucket.verdict(answer);
+            let one_more = bucket.ask(Demand { cost: verdict.remaining + 1, max_wait: Micros::MAX });
+            let expected = match one_more {
+                Answer::Wait(wait) if verdict.remaining < verdict.limit => Some(wait),
+                _ => None,
+            };
+            assert_eq!(verdict.more_after(Some(&limit)), expected, "{limit} at step {step}: {verdict:?}");
+            assert_eq!(verdict.resolved(Some(&limit)).more_after(None), expected, "{limit} at step {step}");
+            growing += usize::from(expected.is_some());
+            state = bucket.close();
+        }
+    }
+    assert!(growing > 10_000, "only {growing} verdicts had less than full");
 }

@@ -5,10 +5,11 @@ use smallvec::SmallVec;
 use super::partition::PartitionSecret;
 use super::text::{push_integer, push_number, push_string};
 use super::{HeaderField, RateLimitHeaders};
-use crate::decision::{Decision, Outcome, Tier};
+use crate::decision::{Decision, Status};
 use crate::descriptor::Descriptor;
 use crate::limit::{Algorithm, Limit};
 use crate::ruleset::RuleSet;
+use crate::tier::Tier;
 use crate::time::{Micros, Timestamp};
 
 /// The most bytes that the items of a list field take. Proxies have as little as 4 KiB for the whole head of an answer.
@@ -131,15 +132,16 @@ impl HeaderForm {
         request: Option<&Descriptor<'_>>,
         now: Timestamp,
     ) -> Option<RateLimitHeaders> {
-        let speaker = decision.speaker().filter(|_| decision.outcome() != Outcome::Invalid)?;
-        let has_reset = !matches!(decision.outcome(), Outcome::Denied | Outcome::Unavailable);
+        let binding = decision.binding_limit().filter(|_| decision.status() != Status::Invalid)?;
+        let has_reset = !matches!(decision.status(), Status::Denied | Status::Unavailable);
         let mut writer = Writer {
             text: String::with_capacity(64 + 128 * decision.tiers().len()),
             fields: SmallVec::new(),
-            partition: self.partition.as_ref().zip(request),
+            request,
+            partition: self.partition.as_ref(),
         };
-        let listed = listed(decision, speaker);
-        let verdict = &speaker.verdict;
+        let listed = listed(decision, binding);
+        let verdict = binding.verdict();
         let delta = decision.reset_after().ceil_secs();
         match self.set {
             HeaderSet::Default => {
@@ -175,16 +177,18 @@ impl HeaderForm {
             }
             HeaderSet::None => {}
         }
-        let retry_after = self.retry_after(decision, speaker, now);
+        let retry_after = self.retry_after(decision, rules, now);
         Some(RateLimitHeaders { text: writer.text, fields: writer.fields, retry_after })
     }
 
     /// Whole seconds, at least 1, and not before the speaking limit has anything to give.
-    fn retry_after(&self, decision: &Decision, speaker: &Tier, now: Timestamp) -> Option<u64> {
+    fn retry_after(&self, decision: &Decision, rules: &RuleSet, now: Timestamp) -> Option<u64> {
         if decision.allowed() {
             return None;
         }
-        let wait = decision.retry_after()?.max(speaker.verdict.more_after.unwrap_or(Micros::ZERO));
+        let binding = decision.binding_limit()?;
+        let more_after = binding.verdict().more_after(rules.rule(binding.rule).limit());
+        let wait = decision.retry_after()?.max(more_after.unwrap_or(Micros::ZERO));
         Some(wait.ceil_secs().max(1).saturating_add(self.jitter(now)))
     }
 
@@ -197,7 +201,7 @@ impl HeaderForm {
 
 /// The enforcing tiers, the binding limit first: what does not fit into a header is cut from the end.
 fn listed<'d>(decision: &'d Decision, binding: &Tier) -> SmallVec<[&'d Tier; 4]> {
-    let mut listed: SmallVec<[&Tier; 4]> = decision.tiers().iter().filter(|tier| tier.speaks()).collect();
+    let mut listed: SmallVec<[&Tier; 4]> = decision.tiers().iter().filter(|tier| tier.enforces()).collect();
     if let Some(place) = listed.iter().position(|tier| std::ptr::eq(*tier, binding)) {
         listed[..=place].rotate_right(1);
     }
@@ -212,7 +216,8 @@ fn unix_secs(at: Timestamp) -> u64 {
 struct Writer<'a, 'd> {
     text: String,
     fields: SmallVec<[(HeaderField, usize); 5]>,
-    partition: Option<(&'a PartitionSecret, &'a Descriptor<'d>)>,
+    request: Option<&'a Descriptor<'d>>,
+    partition: Option<&'a PartitionSecret>,
 }
 
 impl Writer<'_, '_> {
@@ -263,8 +268,8 @@ impl Writer<'_, '_> {
     /// `"per-user";q=50;w=5`
     fn policy(&mut self, rules: &RuleSet, tier: &Tier) {
         let rule = rules.rule(tier.rule);
-        push_string(&mut self.text, rule.label());
-        push_integer(&mut self.text, ";q=", tier.verdict.limit);
+        push_string(&mut self.text, rule.label_in(self.request));
+        push_integer(&mut self.text, ";q=", tier.verdict().limit);
         if let Some(window) = rule.limit().and_then(window_secs) {
             push_integer(&mut self.text, ";w=", window);
         }
@@ -273,9 +278,10 @@ impl Writer<'_, '_> {
 
     /// `"per-user";r=12;t=1`
     fn state(&mut self, rules: &RuleSet, tier: &Tier) {
-        push_string(&mut self.text, rules.rule(tier.rule).label());
-        push_integer(&mut self.text, ";r=", tier.verdict.remaining);
-        if let Some(more_after) = tier.verdict.more_after {
+        let rule = rules.rule(tier.rule);
+        push_string(&mut self.text, rule.label_in(self.request));
+        push_integer(&mut self.text, ";r=", tier.verdict().remaining);
+        if let Some(more_after) = tier.verdict().more_after(rule.limit()) {
             push_integer(&mut self.text, ";t=", more_after.ceil_secs());
         }
         self.partition_key(rules, tier);
@@ -284,7 +290,7 @@ impl Writer<'_, '_> {
     /// `50;w=5;name="per-user"`; a rule without a name says none.
     fn old_policy(&mut self, rules: &RuleSet, tier: &Tier) {
         let rule = rules.rule(tier.rule);
-        push_number(&mut self.text, tier.verdict.limit);
+        push_number(&mut self.text, tier.verdict().limit);
         if let Some(window) = rule.limit().and_then(window_secs) {
             push_integer(&mut self.text, ";w=", window);
         }
@@ -296,7 +302,7 @@ impl Writer<'_, '_> {
 
     /// `;pk=:cHsdsRa894==:`
     fn partition_key(&mut self, rules: &RuleSet, tier: &Tier) {
-        if let Some((secret, request)) = self.partition {
+        if let (Some(secret), Some(request)) = (self.partition, self.request) {
             secret.push(&mut self.text, rules.rule(tier.rule), request);
         }
     }

@@ -1,14 +1,22 @@
 use super::*;
 use crate::algorithm::{Answer, Bucket, Demand, Window};
-use crate::decision::{Loss, Verdicts};
 use crate::descriptor::Descriptor;
+use crate::key::KeySeeds;
 use crate::rule::{Draft, FailurePolicy};
 use crate::ruleset::Ruling;
+use crate::tier::{Growth, Outcome, StoreError, Tiers, Verdict};
 use crate::time::Micros;
-use crate::verdict::Verdict;
 
 /// An hour and a half second after the epoch.
 const NOW: i64 = 3_600_500_000;
+
+/// The rows of a request that limits decide.
+fn rows(rules: &RuleSet, request: &Descriptor<'_>, cost: u64) -> Tiers {
+    let mut tiers = Tiers::new();
+    let ruling = rules.tiers(request, cost, &KeySeeds::new([1, 2, 3, 4]), &mut tiers);
+    assert!(matches!(ruling, Ruling::Limited), "limits decide");
+    tiers
+}
 
 /// The headers of rules (name, limit, algorithm) after `cost` was asked of each fresh bucket.
 fn headers(form: &HeaderForm, rules: &[(&str, &str, &str)], cost: u64, now: i64) -> Option<RateLimitHeaders> {
@@ -22,21 +30,17 @@ fn headers(form: &HeaderForm, rules: &[(&str, &str, &str)], cost: u64, now: i64)
     };
     let rules = RuleSet::new(rules.iter().map(|rule| draft(rule).build().unwrap()).collect()).unwrap();
     let request = Descriptor::new().with("tenant", "acme");
-    let Ruling::Limited(limited) = rules.ruling(&request, cost, Micros::MAX) else { panic!("limits") };
     let now = Timestamp::from_micros(now);
-    let verdicts: Verdicts = limited
-        .hits
-        .iter()
-        .map(|hit| {
-            let mut bucket = Bucket::open(hit.limit, None, now, Window::Own);
-            let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
-            if let Answer::Pass { .. } = answer {
-                bucket.take(cost);
-            }
-            bucket.verdict(answer)
-        })
-        .collect();
-    form.headers(&Decision::strictest(&rules, &limited, &verdicts), &rules, Some(&request), now)
+    let mut tiers = rows(&rules, &request, cost);
+    for tier in &mut tiers {
+        let mut bucket = Bucket::open(rules.rule(tier.rule).limit().unwrap(), None, now, Window::Own);
+        let answer = bucket.ask(Demand { cost, max_wait: Micros::MAX });
+        if let Answer::Pass { .. } = answer {
+            bucket.take(cost);
+        }
+        tier.outcome = Outcome::Decided(bucket.verdict(answer));
+    }
+    form.headers(&Decision::new(&rules, tiers), &rules, Some(&request), now)
 }
 
 fn lines(form: &HeaderForm, rules: &[(&str, &str, &str)], cost: u64) -> Vec<String> {
@@ -48,7 +52,7 @@ const TWO: [(&str, &str, &str); 2] =
     [("per-user", "10/s burst 50", ""), ("global", "50000/s burst 100000", "")];
 
 #[test]
-fn every_enforcing_limit_is_listed_and_the_speaker_gives_the_numbers() {
+fn every_enforcing_limit_is_listed_and_the_binding_limit_gives_the_numbers() {
     let headers = headers(&HeaderForm::DEFAULT, &TWO, 38, NOW).unwrap();
     let expected = [
         (HeaderField::XLimit, "50"),
@@ -116,16 +120,20 @@ fn degraded(form: &HeaderForm, rules: &[(&str, &str, &str)], answered: Option<Ve
     };
     let rules = RuleSet::new(rules.iter().map(|rule| draft(rule).build().unwrap()).collect()).unwrap();
     let request = Descriptor::new();
-    let Ruling::Limited(limited) = rules.ruling(&request, 1, Micros::MAX) else { panic!("limits") };
-    let lost: Vec<bool> = (0..limited.hits.len()).map(|place| place > 0 || answered.is_none()).collect();
-    let verdict = |place: usize| match (answered, rules.rule(limited.rules[place]).without_store()) {
-        (Some(answered), _) if place == 0 => answered,
-        (_, FailurePolicy::Closed) => Verdict::closed(limited.hits[place].limit.capacity(), Micros::new(1)),
-        _ => Verdict::open(limited.hits[place].limit.capacity()),
-    };
-    let verdicts: Verdicts = (0..lost.len()).map(verdict).collect();
-    let loss = Loss { reason: "unreachable", lost: &lost };
-    let decision = Decision::without_store(&rules, &limited, &verdicts, loss);
+    let mut tiers = rows(&rules, &request, 1);
+    for (place, tier) in tiers.iter_mut().enumerate() {
+        let rule = rules.rule(tier.rule);
+        let capacity = rule.limit().unwrap().capacity();
+        let instead = |policy, verdict| Outcome::Instead { policy, verdict, error: StoreError::Unreachable };
+        tier.outcome = match (answered, rule.without_store()) {
+            (Some(answered), _) if place == 0 => Outcome::Decided(answered),
+            (_, FailurePolicy::Closed) => {
+                instead(FailurePolicy::Closed, Verdict::closed(capacity, Micros::new(1)))
+            }
+            (_, policy) => instead(policy, Verdict::open(capacity)),
+        };
+    }
+    let decision = Decision::new(&rules, tiers);
     form.headers(&decision, &rules, Some(&request), Timestamp::from_micros(NOW)).unwrap()
 }
 
@@ -166,7 +174,7 @@ fn failing_open_reports_a_full_limit_that_resets_now() {
 #[test]
 fn a_limit_that_fails_open_is_listed_beside_those_that_were_decided() {
     let rules = [("per-user", "10/s burst 50", "open"), ("global", "50000/s burst 100000", "open")];
-    let decided = Verdict { remaining: 12, more_after: Some(Micros::new(1)), ..Verdict::open(50) };
+    let decided = Verdict { remaining: 12, growth: Growth::After(Micros::new(1)), ..Verdict::open(50) };
     let headers = degraded(&HeaderForm::DEFAULT, &rules, Some(decided));
     assert_eq!(headers.get(HeaderField::XRemaining), Some("12"));
     assert_eq!(headers.get(HeaderField::State), Some(r#""per-user";r=12;t=1, "global";r=100000"#));
@@ -205,7 +213,8 @@ fn a_denial_reports_a_limit_of_zero_without_reset_and_retry() {
     };
     let rules = RuleSet::new(vec![draft.build().unwrap()]).unwrap();
     let request = Descriptor::new();
-    let Ruling::Denied(rule) = rules.ruling(&request, 1, Micros::MAX) else { panic!("a denial") };
+    let ruling = rules.tiers(&request, 1, &KeySeeds::new([1, 2, 3, 4]), &mut Tiers::new());
+    let Ruling::Denied(rule) = ruling else { panic!("a denial") };
     for (set, expected) in [
         (
             HeaderSet::Default,
@@ -242,7 +251,7 @@ fn a_refusal_that_no_wait_cures_has_no_retry_after() {
     assert_eq!(headers(&form, &[("small", "10/s burst 5", "")], 6, NOW).unwrap().retry_after(), None);
 }
 
-/// What a refused request is told, where the window of a minute was used up by somebody else.
+/// What a refused request is told, where the window of a minute was used up by other requests.
 fn refused_at(form: &HeaderForm, now: i64) -> u64 {
     let draft = Draft {
         key: "global".to_owned(),
@@ -252,12 +261,13 @@ fn refused_at(form: &HeaderForm, now: i64) -> u64 {
     };
     let rules = RuleSet::new(vec![draft.build().unwrap()]).unwrap();
     let request = Descriptor::new();
-    let Ruling::Limited(limited) = rules.ruling(&request, 1, Micros::MAX) else { panic!("limits") };
+    let mut tiers = rows(&rules, &request, 1);
     let now = Timestamp::from_micros(now);
-    let mut bucket = Bucket::open(limited.hits[0].limit, None, now, Window::Own);
+    let mut bucket = Bucket::open(rules.rule(0).limit().unwrap(), None, now, Window::Own);
     bucket.take(5);
-    let answer = bucket.ask(Demand { cost: 1, patience: Micros::MAX });
-    let decision = Decision::strictest(&rules, &limited, &[bucket.verdict(answer)]);
+    let answer = bucket.ask(Demand { cost: 1, max_wait: Micros::MAX });
+    tiers[0].outcome = Outcome::Decided(bucket.verdict(answer));
+    let decision = Decision::new(&rules, tiers);
     form.headers(&decision, &rules, None, now).unwrap().retry_after().unwrap()
 }
 

@@ -1,12 +1,12 @@
 //! A key as bytes, for stores that name their buckets by text.
 //!
 //! ```text
-//! tg:{kQ3x}Zt0_5yqN1vXw8aLe:42        prefix, hash tag, rule, values
-//! tg:{9fBa}m2RkO7cH4uTd6sPj#…         a long one: the values as their SHA-256
+//! tg:{kQ3x}Zt0_5yqN1vXw:42        prefix, hash tag, rule, values
+//! tg:{9fBa}m2RkO7cH4uTd#…         a long one: the values as their SHA-256
 //! ```
 //!
-//! The hash tag decides the slot in a Redis Cluster. It is four letters of a hash of the principal, whoever the key is
-//! about, so that all keys of one caller lie together and no caller can choose a slot by putting braces in a name.
+//! The hash tag decides the slot in a Redis Cluster. It is four letters of a hash of the principal that the key is about,
+//! so that all keys of one caller share a slot and no caller can choose a slot by putting braces in a name.
 
 use std::hash::{Hash as _, Hasher as _};
 use std::net::IpAddr;
@@ -28,11 +28,11 @@ impl Key<'_> {
         letters(self.principal(), 4, out);
         out.push(b'}');
         let [first, second] = self.space.digest;
-        // 96 bits tell rules apart.
-        letters(first, 10, out);
+        // 72 bits tell rules apart. With a value of 8 letters the key then fits an allocation of 32 bytes.
+        letters(first, 6, out);
         letters(second, 6, out);
         let values = out.len();
-        for value in &self.values {
+        for value in self.values() {
             out.push(b':');
             value.encode(out);
             if out.len() - values > LONGEST {
@@ -54,22 +54,21 @@ impl Key<'_> {
     /// A hash of whom the key is about: the caller, else the address, else every value; without values the rule.
     fn principal(&self) -> u64 {
         let mut sha = ShaHasher(Sha256::new());
-        let names = || self.space.pattern.names().zip(&self.values);
-        let of = |wanted: &str| names().find(|(name, _)| name.as_str() == wanted);
+        let of = |wanted: &str| self.space.pattern.names().find(|name| name.as_str() == wanted);
         match of(descriptor::USER_ID).or_else(|| of(descriptor::IP)) {
-            Some((name, value)) => {
+            Some(name) => {
                 sha.write(name.as_str().as_bytes());
-                value.hash(&mut sha);
+                self.value(name).hash(&mut sha);
             }
-            None if self.values.is_empty() => self.hash(&mut sha),
-            None => self.values.iter().for_each(|value| value.hash(&mut sha)),
+            None if self.values().next().is_none() => self.hash(&mut sha),
+            None => self.values().for_each(|value| value.hash(&mut sha)),
         }
         sha.finish()
     }
 }
 
 impl KeyValue<'_> {
-    /// Text keeps what is plain; what has a meaning here is percent-encoded. A percent sign alone is no value.
+    /// Text keeps what is plain; what has a meaning here is percent-encoded. A percent sign alone is not a value.
     fn encode(&self, out: &mut Vec<u8>) {
         let plain = |byte: u8| byte.is_ascii_graphic() && !b"%:{}@#".contains(&byte);
         match self {

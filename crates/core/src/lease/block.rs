@@ -8,8 +8,8 @@
 use super::purse::Taken;
 use super::{DRIFT, TERM};
 use crate::limit::{Algorithm, Limit};
+use crate::tier::Verdict;
 use crate::time::{Micros, Timestamp};
-use crate::verdict::Verdict;
 
 /// Places that follow each other, taken from the front.
 #[derive(Debug, Clone, Copy)]
@@ -73,8 +73,8 @@ impl Block {
         self.takes
     }
 
-    /// Takes places for a request of this cost that bears no longer delay than its patience.
-    pub(super) fn take(&mut self, cost: u64, patience: Micros, now: Timestamp) -> Turn {
+    /// Takes places for a request of this cost that bears no longer delay than its max_wait.
+    pub(super) fn take(&mut self, cost: u64, max_wait: Micros, now: Timestamp) -> Turn {
         self.drop_void(now);
         if cost > self.places {
             return Turn::None;
@@ -82,8 +82,8 @@ impl Block {
         let waited = now.as_micros().abs_diff(self.received.as_micros());
         let wait = self.ahead.saturating_sub(self.free).div_ceil(self.rate);
         let delay = Micros::new(wait.saturating_sub(waited));
-        if delay > patience {
-            return Turn::TooLate(delay.saturating_sub(patience));
+        if delay > max_wait {
+            return Turn::TooLate(delay.saturating_sub(max_wait));
         }
         self.ahead += cost * self.units;
         self.places -= cost;

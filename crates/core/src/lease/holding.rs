@@ -10,8 +10,8 @@
 use super::pace::Pace;
 use super::purse::Taken;
 use super::{Call, DRIFT, Loan, NodeId, TERM};
+use crate::tier::{Growth, Mark, Verdict};
 use crate::time::{Micros, Timestamp};
-use crate::verdict::{Mark, Verdict};
 
 /// Tokens for so long are borrowed.
 const AHEAD: u64 = 50_000;
@@ -213,6 +213,7 @@ impl Holding {
         sequence: u64,
         loan: Loan,
         verdict: &Verdict,
+        mark: Mark,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let Some(flight) = self.flight.take_if(|flight| flight.sequence == sequence) else {
@@ -230,12 +231,7 @@ impl Holding {
         if loan.granted < flight.want {
             self.quiet_until = now.after(SCARCE);
         }
-        self.told = Told {
-            remaining: verdict.remaining,
-            reset_after: verdict.reset_after,
-            at: now,
-            mark: verdict.mark,
-        };
+        self.told = Told { remaining: verdict.remaining, reset_after: verdict.reset_after, at: now, mark };
         self.refuse_who_waited(verdict, now);
         Some(flight.sent)
     }
@@ -245,9 +241,9 @@ impl Holding {
     fn refuse_who_waited(&mut self, left: &Verdict, now: Timestamp) {
         let remembered = self.refusal.is_some_and(|refusal| now < refusal.until);
         // A wait until all leases are over is a guess: the next call, which tells what was spent, will know better.
-        let is_known = left.more_after.is_some_and(|wait| wait < left.reset_after);
+        let is_known = left.more_after(None).is_some_and(|wait| wait < left.reset_after);
         if is_known && !remembered {
-            let (retry_after, delay) = (left.more_after, Micros::ZERO);
+            let (retry_after, delay) = (left.more_after(None), Micros::ZERO);
             let verdict = Verdict { allowed: false, retry_after, delay, ..*left };
             self.refusal = Some(Refusal { cost: left.remaining + 1, verdict, at: now, until: now });
         }
@@ -311,9 +307,13 @@ impl Holding {
             retry_after: Some(Micros::ZERO),
             reset_after: self.told.reset_after.saturating_sub(elapsed),
             delay: Micros::ZERO,
-            more_after: None,
-            mark: self.told.mark,
+            growth: Growth::Full,
         }
+    }
+
+    /// Where a charge at the last answer would stand, on the store's clock.
+    pub(super) const fn mark(&self) -> Mark {
+        self.told.mark
     }
 
     /// Tokens that may be spent.
@@ -374,7 +374,10 @@ impl Refusal {
         Verdict {
             retry_after: self.verdict.retry_after.map(|wait| later(wait).max(Micros::new(1))),
             reset_after: later(self.verdict.reset_after),
-            more_after: self.verdict.more_after.map(|wait| later(wait).max(Micros::new(1))),
+            growth: match self.verdict.more_after(None) {
+                Some(wait) => Growth::After(later(wait).max(Micros::new(1))),
+                None => Growth::Full,
+            },
             ..self.verdict
         }
     }

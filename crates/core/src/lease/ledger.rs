@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 use super::{Call, Loan, MOST_HOLDERS, NodeId, is_lent};
 use crate::algorithm::{Answer, Bucket, Demand, Instant, State, Window};
 use crate::limit::{Algorithm, Limit};
+use crate::tier::{Growth, Mark, Verdict};
 use crate::time::{Micros, Timestamp};
-use crate::verdict::{Mark, Verdict};
 
 /// What one node has borrowed of one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,6 +161,11 @@ impl<'l> LeasedBucket<'l> {
         undone
     }
 
+    /// What an undo of this cost names, which was taken just now.
+    pub fn mark(&self, cost: u64) -> Mark {
+        self.bucket.mark(cost)
+    }
+
     /// The largest cost that would pass now.
     pub fn remaining(&self) -> u64 {
         self.bucket.remaining().saturating_sub(self.outstanding)
@@ -188,13 +193,13 @@ impl<'l> LeasedBucket<'l> {
             return verdict;
         }
         let remaining = self.remaining();
-        let more_after = match self.ask(Demand { cost: remaining + 1, patience: Micros::MAX }) {
-            Answer::Wait(wait) => Some(wait),
-            Answer::Pass { .. } | Answer::Never => None,
+        let growth = match self.ask(Demand { cost: remaining + 1, max_wait: Micros::MAX }) {
+            Answer::Wait(wait) => Growth::After(wait),
+            Answer::Pass { .. } | Answer::Never => Growth::Full,
         };
         let reset_after =
             self.until_leases_have_ended(|bucket, left| (left == 0).then(|| bucket.reset_after()));
-        Verdict { remaining, more_after, reset_after, ..verdict }
+        Verdict { remaining, growth, reset_after, ..verdict }
     }
 
     /// The verdict on the request that waited for a loan, after [`lend`](Self::lend).
@@ -202,7 +207,7 @@ impl<'l> LeasedBucket<'l> {
         self.verdict(if loan.granted >= call.least {
             Answer::Pass { delay: Micros::ZERO }
         } else {
-            self.ask(Demand { cost: call.least, patience: Micros::MAX })
+            self.ask(Demand { cost: call.least, max_wait: Micros::MAX })
         })
     }
 

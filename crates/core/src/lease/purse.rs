@@ -16,8 +16,8 @@ use super::holding::{Holding, LONGEST_REFUSAL, Parting, Spend, Temper};
 use super::{Call, Loan, NodeId, TERM, is_lent};
 use crate::algorithm::Demand;
 use crate::limit::{Algorithm, Limit};
+use crate::tier::{Growth, Mark, Verdict};
 use crate::time::{Micros, Timestamp};
-use crate::verdict::Verdict;
 
 /// So often a request looks at what is held, before the store decides it.
 pub const ROUNDS: usize = 3;
@@ -57,6 +57,18 @@ pub struct Taken {
     pub(super) cost: u64,
     /// Of tokens, the [`Holding::epoch`] they were taken in; of places, where they stand in their block.
     pub(super) ticket: u64,
+}
+
+impl Taken {
+    /// What a request of this cost took under this ticket.
+    pub const fn new(cost: u64, ticket: u64) -> Self {
+        Taken { cost, ticket }
+    }
+
+    /// The number under which the purse knows it.
+    pub const fn ticket(&self) -> u64 {
+        self.ticket
+    }
 }
 
 impl Purse {
@@ -99,9 +111,21 @@ impl Purse {
         }
     }
 
+    /// The same for a caller that does not wait. Where neither what is held nor a cached refusal answers the request, the
+    /// step is [`Step::Exact`], and the request is not counted.
+    #[inline]
+    pub fn ask_now(&mut self, demand: Demand, temper: Temper, now: Timestamp) -> Step {
+        let step = self.ask(demand, temper, &mut Some(now), now);
+        if !matches!(step, Step::Pass(..) | Step::Refuse(_)) {
+            return Step::Exact;
+        }
+        self.holding.note(demand.cost, temper, now);
+        step
+    }
+
     /// What the block that is held has for a request; nothing where there is none.
-    fn place_for(&mut self, Demand { cost, patience }: Demand, now: Timestamp) -> Option<Step> {
-        match self.block.as_mut()?.take(cost, patience, now) {
+    fn place_for(&mut self, Demand { cost, max_wait }: Demand, now: Timestamp) -> Option<Step> {
+        match self.block.as_mut()?.take(cost, max_wait, now) {
             Turn::Place { delay, ticket } => {
                 Some(Step::Pass(Taken { cost, ticket }, Verdict { delay, ..self.verdict(now) }))
             }
@@ -116,11 +140,14 @@ impl Purse {
     fn too_long(&self, demand: Demand, now: Timestamp) -> Option<Step> {
         let (delay, verdict, then) = self.queue?;
         let elapsed = Micros::new(now.as_micros().abs_diff(then.as_micros()));
-        let wait = delay.saturating_sub(elapsed).saturating_sub(demand.patience);
+        let wait = delay.saturating_sub(elapsed).saturating_sub(demand.max_wait);
         let holds = wait > Micros::ZERO && elapsed < LONGEST_REFUSAL && demand.cost <= verdict.remaining;
         let reset_after = verdict.reset_after.saturating_sub(elapsed);
-        let more_after = verdict.more_after.map(|wait| wait.saturating_sub(elapsed).max(Micros::new(1)));
-        holds.then_some(Step::Refuse(Verdict { retry_after: Some(wait), reset_after, more_after, ..verdict }))
+        let growth = match verdict.more_after(None) {
+            Some(wait) => Growth::After(wait.saturating_sub(elapsed).max(Micros::new(1))),
+            None => Growth::Full,
+        };
+        holds.then_some(Step::Refuse(Verdict { retry_after: Some(wait), reset_after, growth, ..verdict }))
     }
 
     fn verdict(&self, now: Timestamp) -> Verdict {
@@ -174,10 +201,11 @@ impl Purse {
         self.holding.farewell(node, sequence, parting, now)
     }
 
-    /// The store answered a call to lend, with its verdict on a request of the least cost. Anything but the answer that is
-    /// waited for is too late, and is not spent.
-    pub fn lent(&mut self, call: &Call, loan: Loan, verdict: &Verdict, now: Timestamp) {
-        let waited_for = self.holding.answered(call.sequence, loan, verdict, now).is_some();
+    /// The store answered a call to lend, with its verdict on a request of the least cost, and with the mark of a charge at
+    /// that instant. An answer to any other call than the one under way is too late, and is not spent.
+    pub fn lent(&mut self, call: &Call, loan: Loan, verdict: &Verdict, mark: Mark, now: Timestamp) {
+        let verdict = &verdict.resolved(Some(&self.limit));
+        let waited_for = self.holding.answered(call.sequence, loan, verdict, mark, now).is_some();
         // One that is too late may be about another limit.
         if waited_for && loan.granted < call.least {
             if verdict.allowed {
@@ -189,21 +217,22 @@ impl Purse {
     }
 
     /// The store answered a call for places, with its verdict on all of them: what that means for the request of this
-    /// patience that waits. Nothing, if there was no room for a block: perhaps there is for one.
+    /// max_wait that waits. Nothing, if there was no room for a block: perhaps there is for one.
     pub fn placed(
         &mut self,
         call: &Call,
-        patience: Micros,
+        max_wait: Micros,
         verdict: &Verdict,
         now: Timestamp,
     ) -> Option<Step> {
         let nothing = Loan { granted: 0, kept: 0, term: TERM };
-        let sent = self.holding.answered(call.sequence, nothing, verdict, now);
+        let verdict = &verdict.resolved(Some(&self.limit));
+        let sent = self.holding.answered(call.sequence, nothing, verdict, Mark::default(), now);
         if !verdict.allowed && sent.is_none() {
             return Some(Step::Refuse(*verdict)); // of nobody else: it may be about another limit
         }
         if !verdict.allowed {
-            let demand = Demand { cost: call.want, patience };
+            let demand = Demand { cost: call.want, max_wait };
             if self.note_queue(demand, verdict, now) {
                 return Some(Step::Refuse(*verdict));
             }
@@ -230,16 +259,17 @@ impl Purse {
 
     /// The store itself refused a request: the same need not be asked again for a while.
     pub fn refused(&mut self, demand: Demand, verdict: Verdict, now: Timestamp) {
+        let verdict = verdict.resolved(Some(&self.limit));
         if !self.note_queue(demand, &verdict, now) {
             self.holding.refused(demand.cost, verdict, now);
         }
     }
 
-    /// Whether the store refused although there is room: then the queue is too long for this patience, and for any less.
-    fn note_queue(&mut self, Demand { cost, patience }: Demand, verdict: &Verdict, now: Timestamp) -> bool {
+    /// Whether the store refused although there is room: then the queue is too long for this max_wait, and for any less.
+    fn note_queue(&mut self, Demand { cost, max_wait }: Demand, verdict: &Verdict, now: Timestamp) -> bool {
         let wait = verdict.retry_after.filter(|_| !is_lent(&self.limit) && verdict.remaining >= cost);
         if let Some(wait) = wait {
-            self.queue = Some((Micros::new(wait.get().saturating_add(patience.get())), *verdict, now));
+            self.queue = Some((Micros::new(wait.get().saturating_add(max_wait.get())), *verdict, now));
         }
         wait.is_some()
     }
@@ -263,6 +293,11 @@ impl Purse {
         if let Some(mut block) = self.block.take() {
             self.holding.strand(block.lapsed(now) + block.places_at(now));
         }
+    }
+
+    /// Where a charge at the last answer of the store would stand, on its clock.
+    pub const fn mark(&self) -> Mark {
+        self.holding.mark()
     }
 
     /// Tokens that may be spent, or places that may be taken.

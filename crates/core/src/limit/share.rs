@@ -8,8 +8,8 @@ use crate::time::Micros;
 /// The place of one node among those that share a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rank {
-    /// How many come before it, by their ids.
-    pub place: u32,
+    /// How many come before it, by their ids; `None` where nodes are configured rather than counted.
+    pub place: Option<u32>,
     /// How many there are.
     pub nodes: NonZeroU32,
 }
@@ -46,15 +46,18 @@ impl Limit {
     /// let limit: Limit = "10/s burst 50".parse()?;
     /// let nodes = NonZeroU32::new(4).unwrap();
     /// let bursts: Vec<u64> = (0..4)
-    ///     .filter_map(|place| limit.share_of(Rank { place, nodes }))
+    ///     .filter_map(|place| limit.share_of(Rank { place: Some(place), nodes }))
     ///     .map(|share| share.capacity())
     ///     .collect();
     /// assert_eq!(bursts, [13, 13, 12, 12]);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
+    ///
+    /// A node that does not know its place gets [`share`](Self::share).
     pub fn share_of(&self, rank: Rank) -> Option<Self> {
+        let Some(place) = rank.place else { return Some(self.share(rank.nodes)) };
         let nodes = u64::from(rank.nodes.get());
-        let part = |whole: u64| whole / nodes + u64::from(u64::from(rank.place) < whole % nodes);
+        let part = |whole: u64| whole / nodes + u64::from(u64::from(place) < whole % nodes);
         if part(self.capacity()) == 0 {
             return None;
         }

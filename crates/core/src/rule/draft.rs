@@ -1,10 +1,11 @@
 //! A rule as written, and the one place where it becomes a [`Rule`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::{Action, Consistency, CostRule, FailurePolicy, Missing, Mode, Rule};
+use super::{Action, Consistency, CostRule, FailurePolicy, LimitNumber, Missing, Mode, Rule};
 use crate::condition::{Condition, ConditionError};
 use crate::descriptor;
 use crate::key::{KeyPattern, PatternError, Space, check_name};
@@ -360,17 +361,19 @@ impl Draft {
             (Some(pattern), Some(action), Some(cost)) if check.errors.is_empty() => {
                 let (label, space) = self.identity(pattern, &action, ipv6_prefix);
                 Ok(Rule {
+                    needs: 0,
                     label: label.into(),
-                    space: space.with_consistency(consistency),
-                    conditions,
+                    space: Arc::new(space),
+                    conditions: conditions.into(),
                     action,
+                    limit_number: LimitNumber::default(),
                     cost,
                     missing,
                     consistency,
                     on_store_failure,
                     mode,
                     id: None,
-                    draft: self,
+                    draft: Arc::new(self),
                 })
             }
             _ => Err(check.errors),

@@ -6,27 +6,32 @@ mod draft;
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::algorithm::Demand;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use crate::condition::Condition;
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Attribute, Descriptor, Value};
 use crate::key::{AD_HOC_KEY, Key, KeyPattern, Scope, Space};
-use crate::limit::Limit;
-use crate::ruleset::{Enforcement, Hit};
+use crate::limit::{Limit, Rank};
+use crate::tier::Enforcement;
 
 pub use cost::{CostRule, InvalidCost};
 pub use draft::{CostDraft, Draft, Field, FieldError, FieldInfo, FieldKind, FieldProblem, FieldValue};
 
-/// One line an operator wrote, validated.
+/// One entry an operator wrote, validated and compiled.
 ///
 /// Made from a [`Draft`], whatever it came from: a file, a row, a JSON body.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Rule {
-    draft: Draft,
-    id: Option<i64>,
-    label: Box<str>,
-    space: Space,
-    conditions: Vec<Condition>,
+    /// The attributes that a request must have, by their bits in the set's presence mask.
+    needs: u64,
+    space: Arc<Space>,
+    conditions: Arc<[Condition]>,
     action: Action,
+    limit_number: LimitNumber,
+    draft: Arc<Draft>,
+    id: Option<i64>,
+    label: Arc<str>,
     cost: CostRule,
     missing: Missing,
     consistency: Consistency,
@@ -34,12 +39,37 @@ pub struct Rule {
     mode: Mode,
 }
 
+/// A place for the number under which a store has interned a rule's limit, so that it need not be looked up again. What is
+/// in it means something to that store only.
+#[derive(Debug, Default)]
+pub struct LimitNumber(pub AtomicU64);
+
+impl Clone for Rule {
+    fn clone(&self) -> Self {
+        Rule {
+            needs: self.needs,
+            space: Arc::clone(&self.space),
+            conditions: Arc::clone(&self.conditions),
+            action: self.action.clone(),
+            limit_number: LimitNumber::default(),
+            draft: Arc::clone(&self.draft),
+            id: self.id,
+            label: Arc::clone(&self.label),
+            cost: self.cost.clone(),
+            missing: self.missing,
+            consistency: self.consistency,
+            on_store_failure: self.on_store_failure,
+            mode: self.mode,
+        }
+    }
+}
+
 /// What a matching rule does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Counts against a limit.
     Limit(Limit),
-    /// Refuses at once.
+    /// Refuses immediately.
     Deny,
     /// Exempts from every limit.
     Allow,
@@ -101,7 +131,7 @@ words! {
 }
 
 words! {
-    /// What a rule says when the store cannot be asked.
+    /// What happens to a request while the store is unavailable.
     FailurePolicy {
         /// Let the request pass.
         #[default] Open = "open",
@@ -113,13 +143,13 @@ words! {
 }
 
 words! {
-    /// Whether a rule refuses, only counts, or sleeps.
+    /// Whether a rule refuses, only counts, or is disabled.
     Mode {
         /// It refuses.
         #[default] Enforce = "enforce",
         /// It is evaluated and counted, and never refuses.
         Shadow = "shadow",
-        /// It is not there.
+        /// It is disabled.
         Off = "off",
     }
 }
@@ -146,27 +176,29 @@ impl fmt::Display for Mismatch<'_> {
 }
 
 impl Rule {
-    /// The rule that a request without rules stands for: one limit, and a key of the caller's own, which is what the
-    /// rule is called. It applies to [`Rule::naming`] that key.
-    pub fn ad_hoc(key: &str, limit: Limit) -> Self {
+    /// The rule for a limit without rules: it counts by a key of the caller's own. It applies to [`Rule::naming`] a key.
+    pub fn ad_hoc(limit: Limit) -> Self {
         let space = Space::ad_hoc(&limit);
-        Self::without_rules(key, limit, space)
+        Self::without_rules(limit, space)
     }
 
-    /// The same for trying a limit out, in a bucket that nothing else reaches.
-    pub fn playground(key: &str, limit: Limit) -> Self {
+    /// The same for trying a limit out, in buckets that nothing else reaches.
+    pub fn playground(limit: Limit) -> Self {
         let space = Space::playground(&limit);
-        Self::without_rules(key, limit, space)
+        Self::without_rules(limit, space)
     }
 
-    fn without_rules(key: &str, limit: Limit, space: Space) -> Self {
+    fn without_rules(limit: Limit, space: Space) -> Self {
+        let key = space.pattern().as_str().to_owned();
         Rule {
-            draft: Draft { key: space.pattern().as_str().to_owned(), ..Draft::default() },
+            needs: 0,
+            label: key.as_str().into(),
+            draft: Arc::new(Draft { key, ..Draft::default() }),
             id: None,
-            label: key.into(),
-            space,
-            conditions: Vec::new(),
+            space: Arc::new(space),
+            conditions: Arc::default(),
             action: Action::Limit(limit),
+            limit_number: LimitNumber::default(),
             cost: CostRule::Times(1),
             missing: Missing::default(),
             consistency: Consistency::default(),
@@ -175,8 +207,30 @@ impl Rule {
         }
     }
 
-    /// Whether it stands for a request without rules, so that it is called as the caller pleased.
-    pub const fn is_ad_hoc(&self) -> bool {
+    /// The same rule with another failure policy.
+    #[must_use]
+    pub fn with_failure_policy(self, on_store_failure: FailurePolicy) -> Self {
+        Rule { on_store_failure, ..self }
+    }
+
+    /// The same rule, decided elsewhere.
+    #[must_use]
+    pub fn with_consistency(self, consistency: Consistency) -> Self {
+        Rule { consistency, ..self }
+    }
+
+    /// The same rule with one node's share of its limit; without a limit where the node has no share.
+    #[must_use]
+    pub fn divided(&self, rank: Rank) -> Self {
+        let action = match &self.action {
+            Action::Limit(limit) => limit.share_of(rank).map_or(Action::Deny, Action::Limit),
+            action => action.clone(),
+        };
+        Rule { action, ..self.clone() }
+    }
+
+    /// Whether it stands for a limit without rules; answers name its key instead of a label.
+    pub fn is_ad_hoc(&self) -> bool {
         self.space.is_without_rule()
     }
 
@@ -188,6 +242,12 @@ impl Rule {
     /// The name, or for an unnamed rule its key, plan and period: `user:{user_id} plan=free 1s`.
     pub fn label(&self) -> &str {
         &self.label
+    }
+
+    /// What answers call it: the label, or for a limit without rules the key that the request names.
+    pub fn label_in<'a>(&'a self, request: Option<&'a Descriptor<'_>>) -> &'a str {
+        let key = request.filter(|_| self.is_ad_hoc()).and_then(|request| request.get(AD_HOC_KEY));
+        key.and_then(Value::as_text).unwrap_or(&self.label)
     }
 
     /// Its number in the database it came from; none of a file's.
@@ -202,12 +262,12 @@ impl Rule {
     }
 
     /// The rule as written.
-    pub const fn draft(&self) -> &Draft {
+    pub fn draft(&self) -> &Draft {
         &self.draft
     }
 
     /// The key pattern.
-    pub const fn pattern(&self) -> &KeyPattern {
+    pub fn pattern(&self) -> &KeyPattern {
         self.space.pattern()
     }
 
@@ -232,6 +292,7 @@ impl Rule {
     }
 
     /// The limit, unless it denies or allows.
+    #[inline]
     pub const fn limit(&self) -> Option<&Limit> {
         match &self.action {
             Action::Limit(limit) => Some(limit),
@@ -239,8 +300,15 @@ impl Rule {
         }
     }
 
+    /// Where a store keeps the number of the limit.
+    #[inline]
+    pub const fn limit_number(&self) -> &AtomicU64 {
+        &self.limit_number.0
+    }
+
     /// All its keys.
-    pub const fn space(&self) -> &Space {
+    #[inline]
+    pub fn space(&self) -> &Space {
         &self.space
     }
 
@@ -254,12 +322,13 @@ impl Rule {
         self.consistency
     }
 
-    /// What is written down for when the store cannot be asked.
+    /// The failure policy as written.
     pub const fn on_store_failure(&self) -> FailurePolicy {
         self.on_store_failure
     }
 
-    /// What it says then. A rule that counts against a share does so whether or not the store is there.
+    /// The failure policy in effect. A rule that counts against a local share does so whether or not the store is
+    /// available.
     pub const fn without_store(&self) -> FailurePolicy {
         match self.consistency {
             Consistency::Local => FailurePolicy::Local,
@@ -267,7 +336,7 @@ impl Rule {
         }
     }
 
-    /// Whether it refuses, only counts, or sleeps.
+    /// Whether it refuses, only counts, or is disabled.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
@@ -277,21 +346,37 @@ impl Rule {
         &self.draft.replaces
     }
 
-    /// The bucket a request falls into.
+    /// The key of a request's bucket.
     #[inline]
-    pub fn key<'a>(&'a self, request: &'a Descriptor<'_>) -> Key<'a> {
+    pub fn key<'a>(&'a self, request: &'a Descriptor<'a>) -> Key<'a> {
         self.space.key(request)
     }
 
-    /// A demand on the request's bucket; none where the rule has no bucket. [`Rule::cost`] has what a request costs.
+    /// Whether its refusals count.
     #[inline]
-    pub fn hit<'a>(&'a self, request: &'a Descriptor<'_>, demand: Demand) -> Option<Hit<'a>> {
-        let limit = self.limit()?;
-        let enforcement = match self.mode {
+    pub const fn enforcement(&self) -> Enforcement {
+        match self.mode {
             Mode::Shadow => Enforcement::Shadow,
             Mode::Enforce | Mode::Off => Enforcement::Enforce,
-        };
-        Some(Hit { key: self.key(request), limit, demand, enforcement })
+        }
+    }
+
+    /// The attributes without which it does not apply.
+    pub(crate) fn needed_attributes(&self) -> impl Iterator<Item = &Attribute> {
+        let by_key = self.space.pattern().names().filter(|_| self.missing == Missing::Skip);
+        by_key.chain(self.conditions.iter().map(Condition::name))
+    }
+
+    pub(crate) fn set_needs(&mut self, needs: u64) {
+        self.needs = needs;
+    }
+
+    /// Whether it applies to a request with these attributes; [`applies_to`](Self::applies_to) says why not.
+    #[inline]
+    pub(crate) fn matches(&self, request: &Descriptor<'_>, present: u64) -> bool {
+        self.needs & !present == 0
+            && self.conditions.iter().all(|condition| condition.holds(request))
+            && (!matches!(self.action, Action::Allow) || self.ambiguous_condition(request).is_none())
     }
 
     /// The request whose key is shown as this text, if this rule has such keys.
@@ -344,7 +429,7 @@ impl Rule {
             return Err(Mismatch::Condition(condition));
         }
         if self.missing == Missing::Skip
-            && let Some(absent) = self.pattern().names().find(|name| request.find(name).is_none())
+            && let Some(absent) = self.pattern().names().find(|name| request.value(name).is_none())
         {
             return Err(Mismatch::Missing(absent.as_str()));
         }
@@ -361,8 +446,8 @@ impl Rule {
     /// Whether it refuses a request to which it applies, whatever was counted.
     #[inline]
     pub(crate) fn denies(&self, request: &Descriptor<'_>) -> bool {
-        self.action == Action::Deny
+        matches!(self.action, Action::Deny)
             || self.missing == Missing::Deny
-                && self.pattern().names().any(|name| request.find(name).is_none())
+                && self.pattern().names().any(|name| request.value(name).is_none())
     }
 }

@@ -4,8 +4,8 @@ mod node;
 
 use super::*;
 use crate::algorithm::{Demand, State, Window};
+use crate::tier::{Mark, Verdict};
 use crate::time::Timestamp;
-use crate::verdict::Verdict;
 
 const SECOND: i64 = 1_000_000;
 const ONE: NodeId = NodeId(1);
@@ -167,12 +167,12 @@ fn a_request_that_leases_crowd_out_is_told_to_wait_until_they_are_back() {
     let mut shop = Shop::new("10/s burst 10");
     shop.lend(0, Call { least: 4, ..call(ONE, 1) });
     let wait = shop.with(0, |bucket| {
-        let answer = bucket.ask(Demand { cost: 8, patience: Micros::MAX });
+        let answer = bucket.ask(Demand { cost: 8, max_wait: Micros::MAX });
         assert!(!answer.allowed());
         bucket.verdict(answer).retry_after.unwrap().get()
     });
     let later = i64::try_from(wait).unwrap();
-    assert!(shop.with(later, |bucket| bucket.ask(Demand { cost: 8, patience: Micros::MAX }).allowed()));
+    assert!(shop.with(later, |bucket| bucket.ask(Demand { cost: 8, max_wait: Micros::MAX }).allowed()));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn waits_count_every_lease_as_spent_when_it_ends_and_are_exact_then() {
         shop.with(0, |bucket| bucket.take(1));
         shop.lend(0, Call { least: 2, ..call(ONE, 1) });
         shop.lend(100_000, Call { least: 3, ..call(OTHER, 1) });
-        let demand = Demand { cost, patience: Micros::MAX };
+        let demand = Demand { cost, max_wait: Micros::MAX };
         let verdict = shop.with(200_000, |bucket| bucket.verdict(bucket.ask(demand)));
         let (retry, reset) = (verdict.retry_after.unwrap(), verdict.reset_after);
         assert!(!verdict.allowed && retry > Micros::ZERO, "{}: {verdict:?}", shop.limit);

@@ -14,7 +14,7 @@ fn held(tokens: u64) -> Holding {
     let mut holding = Holding::new();
     holding.call(ONE, 1, tokens, at(0));
     let loan = Loan { granted: tokens, kept: 0, term: TERM };
-    assert_eq!(holding.answered(1, loan, &verdict(50), at(10_000)), Some(at(0)));
+    assert_eq!(holding.answered(1, loan, &verdict(50), Mark::default(), at(10_000)), Some(at(0)));
     holding
 }
 
@@ -30,7 +30,7 @@ fn a_node_stops_before_the_store_forgets_counted_from_before_it_asked() {
 fn an_answer_that_comes_after_the_lease_has_ended_is_not_spent() {
     let mut holding = Holding::new();
     holding.call(ONE, 1, 5, at(0));
-    holding.answered(1, Loan { granted: 5, kept: 0, term: TERM }, &verdict(50), at(450_000));
+    holding.answered(1, Loan { granted: 5, kept: 0, term: TERM }, &verdict(50), Mark::default(), at(450_000));
     assert_eq!(holding.tokens_at(at(450_000)), 0);
 }
 
@@ -40,9 +40,9 @@ fn an_answer_that_was_given_up_on_is_never_spent() {
     let loan = Loan { granted: 5, kept: 0, term: TERM };
     holding.call(ONE, 1, 5, at(0));
     holding.gave_up(1, at(50_000));
-    assert_eq!(holding.answered(1, loan, &verdict(50), at(51_000)), None);
+    assert_eq!(holding.answered(1, loan, &verdict(50), Mark::default(), at(51_000)), None);
     holding.call(ONE, 2, 5, at(60_000));
-    assert_eq!(holding.answered(1, loan, &verdict(50), at(61_000)), None);
+    assert_eq!(holding.answered(1, loan, &verdict(50), Mark::default(), at(61_000)), None);
     assert_eq!(holding.tokens_at(at(61_000)), 0);
 }
 
@@ -51,7 +51,7 @@ const EAGER: Temper = Temper { hot: 0, cold: 0 };
 
 /// A request of a node, with the call that it needs.
 fn ask(shop: &mut Shop, purse: &mut Purse, cost: u64, sequence: u64) -> Step {
-    let (demand, mut asked) = (Demand { cost, patience: Micros::MAX }, None);
+    let (demand, mut asked) = (Demand { cost, max_wait: Micros::MAX }, None);
     let step = purse.ask(demand, EAGER, &mut asked, at(0));
     if step != Step::Call {
         return step;
@@ -61,7 +61,7 @@ fn ask(shop: &mut Shop, purse: &mut Purse, cost: u64, sequence: u64) -> Step {
         let loan = bucket.lend(&call).unwrap();
         (loan, bucket.verdict_on_loan(&call, loan))
     });
-    purse.lent(&call, loan, &verdict, at(0));
+    purse.lent(&call, loan, &verdict, Mark::default(), at(0));
     purse.ask(demand, EAGER, &mut asked, at(0))
 }
 
@@ -78,6 +78,24 @@ fn the_store_is_asked_for_what_is_missing_and_both_together_pay() {
 }
 
 #[test]
+fn a_request_that_does_not_wait_is_counted_only_if_it_is_answered() {
+    let mut shop = Shop::new("1/d burst 10");
+    let mut purse = Purse::new(shop.limit.clone());
+    let demand = Demand { cost: 1, max_wait: Micros::MAX };
+    for now in (0..SECOND).step_by(1_000) {
+        assert_eq!(purse.ask_now(demand, Temper::LEASED, at(now)), Step::Exact, "nothing is held");
+    }
+    assert!(!purse.is_hot(), "each of them asks again, and is counted then");
+    let Step::Pass(taken, _) = ask(&mut shop, &mut purse, 1, 1) else { panic!("one of ten") };
+    assert_eq!(purse.ask_now(demand, EAGER, at(0)), Step::Exact, "and makes no call");
+    purse.put_back(Taken::new(1, taken.ticket()));
+    assert!(matches!(purse.ask_now(demand, EAGER, at(0)), Step::Pass(..)));
+    let refused = Verdict::closed(10, Micros::new(100_000));
+    purse.refused(demand, refused, at(0));
+    assert!(matches!(purse.ask_now(demand, EAGER, at(0)), Step::Refuse(_)));
+}
+
+#[test]
 fn what_goes_to_waste_is_told_once() {
     let mut holding = held(3);
     assert_eq!(holding.stranded(at(449_999)), 0);
@@ -88,7 +106,7 @@ fn what_goes_to_waste_is_told_once() {
     assert_eq!(holding.stranded(at(1_000)), 0);
     holding.gave_up(2, at(50_000));
     assert_eq!(holding.stranded(at(50_000)), 3, "nobody knows whether they are back");
-    holding.answered(2, Loan { granted: 5, kept: 0, term: TERM }, &verdict(50), at(51_000));
+    holding.answered(2, Loan { granted: 5, kept: 0, term: TERM }, &verdict(50), Mark::default(), at(51_000));
     assert_eq!(holding.stranded(at(51_000)), 5, "lent too late");
 }
 
@@ -123,13 +141,13 @@ fn tokens_of_a_lease_that_the_store_has_forgotten_are_not_put_back() {
     let mut holding = Holding::new();
     let first = holding.call(ONE, 1, 10, at(900_000));
     let loan = shop.lend(900_000, first).unwrap();
-    holding.answered(1, loan, &verdict(90), at(901_000));
+    holding.answered(1, loan, &verdict(90), Mark::default(), at(901_000));
     // A call leaves just before the window ends, and a request takes some meanwhile.
     let second = holding.call(ONE, 2, 15, at(980_000));
     let Spend::Pass(taken) = holding.spend(3, at(981_000), at(981_000)) else { panic!("there are ten") };
     let loan = shop.lend(SECOND + 1_000, second).unwrap();
     assert_eq!((loan.kept, loan.granted), (0, 5));
-    holding.answered(2, loan, &verdict(90), at(SECOND + 2_000));
+    holding.answered(2, loan, &verdict(90), Mark::default(), at(SECOND + 2_000));
     holding.put_back(taken);
     assert_eq!(holding.tokens_at(at(SECOND + 2_000)), 5);
 }
@@ -139,7 +157,7 @@ fn tokens_taken_while_a_call_was_under_way_are_put_back_if_the_store_left_them()
     let mut holding = held(10);
     holding.call(ONE, 2, 5, at(20_000));
     let Spend::Pass(taken) = holding.spend(3, at(21_000), at(21_000)) else { panic!("there are ten") };
-    holding.answered(2, Loan { granted: 5, kept: 10, term: TERM }, &verdict(50), at(22_000));
+    holding.answered(2, Loan { granted: 5, kept: 10, term: TERM }, &verdict(50), Mark::default(), at(22_000));
     holding.put_back(taken);
     assert_eq!(holding.tokens_at(at(22_000)), 15);
 }
@@ -154,7 +172,7 @@ fn a_lease_that_dies_with_its_window_is_not_renewed_with_every_request() {
     let mut answer: Option<(u64, Loan)> = None;
     for now in (0..3 * SECOND).step_by(1_000) {
         if let Some((sequence, loan)) = answer.take() {
-            holding.answered(sequence, loan, &verdict(50), at(now));
+            holding.answered(sequence, loan, &verdict(50), Mark::default(), at(now));
         }
         holding.note(1, Temper::LEASED, at(now));
         let call = match holding.spend(1, at(now), at(now)) {
@@ -194,9 +212,9 @@ fn one_call_answers_all_who_wait_for_it_however_late_they_look() {
     let call = holding.call(ONE, 1, 1, at(0));
     let (loan, verdict) = shop.with(500, |bucket| {
         let loan = bucket.lend(&call).unwrap();
-        (loan, bucket.verdict(bucket.ask(Demand { cost: 0, patience: Micros::MAX })))
+        (loan, bucket.verdict(bucket.ask(Demand { cost: 0, max_wait: Micros::MAX })))
     });
-    holding.answered(1, loan, &verdict, at(1_000));
+    holding.answered(1, loan, &verdict, Mark::default(), at(1_000));
     // On a busy machine they look when the next token is there already, and none of them calls for it.
     assert!(matches!(holding.spend(1, at(0), at(250_000)), Spend::Pass(_)), "the loan is for one of them");
     for asked in [0, 1, 999, 1_000] {
@@ -227,10 +245,10 @@ fn an_answer_that_leaves_enough_refuses_nobody() {
     let call = holding.call(ONE, 1, 1, at(0));
     let (loan, verdict) = shop.with(0, |bucket| {
         let loan = bucket.lend(&call).unwrap();
-        (loan, bucket.verdict(bucket.ask(Demand { cost: 0, patience: Micros::MAX })))
+        (loan, bucket.verdict(bucket.ask(Demand { cost: 0, max_wait: Micros::MAX })))
     });
     assert_eq!((loan.granted, verdict.remaining), (1, 4));
-    holding.answered(1, loan, &verdict, at(1_000));
+    holding.answered(1, loan, &verdict, Mark::default(), at(1_000));
     // With the one that is held, five would pass.
     assert_eq!(holding.spend(5, at(0), at(1_000)), Spend::Exact);
     assert!(matches!(holding.spend(6, at(0), at(1_000)), Spend::Refuse(_)));
@@ -270,7 +288,7 @@ fn places_of_two_blocks_and_of_others_in_the_queue_leave_one_after_the_other() {
     let mut shop = Shop { limit: limit.clone(), kept: None };
     let mut charge = |now: i64, places: u64| {
         shop.with(now, |bucket| {
-            let answer = bucket.ask(Demand { cost: places, patience: Micros::MAX });
+            let answer = bucket.ask(Demand { cost: places, max_wait: Micros::MAX });
             bucket.take(places);
             bucket.verdict(answer)
         })
@@ -370,7 +388,7 @@ fn a_refusal_of_places_that_comes_after_the_limit_was_changed_is_not_remembered(
     let mut before = Purse::new("1/s queue 2".parse().unwrap());
     let call = before.call(ONE, 1, 1, at(0));
     let mut now = Purse::new("1000/s queue 1000".parse().unwrap());
-    let demand = Demand { cost: 1, patience: Micros::MAX };
+    let demand = Demand { cost: 1, max_wait: Micros::MAX };
     let refused = Verdict { allowed: false, ..Verdict::closed(3, Micros::new(900_000)) };
     for late in [refused, Verdict { remaining: 2, ..refused }] {
         assert_eq!(now.placed(&call, Micros::ZERO, &late, at(1_000)), Some(Step::Refuse(late)));
@@ -385,8 +403,8 @@ fn a_queue_that_is_too_long_is_so_for_the_less_patient_too_and_for_nobody_else()
     let long = Verdict { allowed: false, remaining: 4, ..Verdict::closed(11, Micros::new(500_000)) };
     let two_seconds = Micros::new(2 * 1_000_000);
     assert_eq!(purse.placed(&call, two_seconds, &long, at(0)), Some(Step::Refuse(long)));
-    let mut ask = |cost, patience: u64, now| match purse.ask(
-        Demand { cost, patience: Micros::new(patience) },
+    let mut ask = |cost, max_wait: u64, now| match purse.ask(
+        Demand { cost, max_wait: Micros::new(max_wait) },
         EAGER,
         &mut None,
         at(now),
@@ -396,8 +414,8 @@ fn a_queue_that_is_too_long_is_so_for_the_less_patient_too_and_for_nobody_else()
     };
     assert_eq!(ask(1, 2_000_000, 100_000), Some(Micros::new(400_000)));
     assert_eq!(ask(1, 1_000_000, 100_000), Some(Micros::new(1_400_000)));
-    for (cost, patience, now) in [(1, 2_500_000, 0), (1, 2_000_000, 500_000), (5, 0, 0), (1, 0, 1_000_000)] {
-        let demand = Demand { cost, patience: Micros::new(patience) };
+    for (cost, max_wait, now) in [(1, 2_500_000, 0), (1, 2_000_000, 500_000), (5, 0, 0), (1, 0, 1_000_000)] {
+        let demand = Demand { cost, max_wait: Micros::new(max_wait) };
         assert_eq!(purse.clone().ask(demand, EAGER, &mut None, at(now)), Step::Call, "{demand:?} at {now}");
     }
 }

@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::{Segment, Space};
-use crate::descriptor::{self, Descriptor, hex_byte};
+use super::Space;
+use super::pattern::Segment;
+use crate::descriptor::{self, Descriptor};
+use crate::path::hex_byte;
 
 impl Space {
     /// The request whose key is shown as this text: `user:42` under `user:{user_id}` has the user 42. None where no

@@ -11,12 +11,12 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::condition::{Condition, Test};
-use crate::descriptor::{self, Descriptor, Name, Value};
+use crate::descriptor::{Attribute, Descriptor, Value};
 use crate::glob::Glob;
 use crate::rule::{Missing, Mode, Rule};
 use crate::ruleset::RuleIndex;
 
-// The keys of these maps come from the operator, not from requests: nobody can flood them.
+// The keys of these maps come from the operator, not from requests, so a fixed seed cannot be attacked.
 type Map<K, V> = HashMap<K, V, FixedState>;
 type Filed = SmallVec<[RuleIndex; 2]>;
 
@@ -25,16 +25,18 @@ type Filed = SmallVec<[RuleIndex; 2]>;
 pub(crate) struct Index {
     /// Rules that may match any request.
     everywhere: Vec<RuleIndex>,
-    /// By attribute: the usual ones by their number, the others by name.
-    usual: [Attribute; Name::NUMBERS],
-    others: Map<Box<str>, Attribute>,
+    /// The attributes with a fixed number under which rules are filed, one bit each.
+    filed: u8,
+    /// By attribute: those with a fixed number, and the others by name.
+    fixed: [Filing; Attribute::FIXED],
+    others: Map<Box<str>, Filing>,
     paths: PathNode,
     networks: Networks,
 }
 
 /// What is filed under one attribute.
 #[derive(Debug, Default)]
-struct Attribute {
+struct Filing {
     /// Rules that need it to be there and have no condition.
     present: Filed,
     /// Rules that need it to have this value.
@@ -68,7 +70,7 @@ impl Index {
         };
         let Some(rarest) = rule.conditions().iter().min_by_key(|condition| crowd_of(condition)) else {
             match rule.pattern().names().next().filter(|_| rule.missing() == Missing::Skip) {
-                Some(needed) => self.attribute(needed).present.push(place),
+                Some(needed) => self.filing(needed).present.push(place),
                 None => self.everywhere.push(place),
             }
             return;
@@ -76,62 +78,98 @@ impl Index {
         match rarest.test() {
             Test::OneOf(values) => {
                 for value in values {
-                    self.attribute(rarest.name()).values.entry(value.clone()).or_default().push(place);
+                    self.filing(rarest.name()).values.entry(value.clone()).or_default().push(place);
                 }
             }
             Test::Path(globs) => {
                 for glob in globs {
                     match glob.literal() {
                         Some(path) => {
-                            self.attribute(rarest.name()).values.entry(path.into()).or_default().push(place);
+                            self.filing(rarest.name()).values.entry(path.into()).or_default().push(place);
                         }
-                        None => self.paths.file(glob, place),
+                        None => {
+                            self.filed |= 1 << Attribute::ENDPOINT;
+                            self.paths.file(glob, place);
+                        }
                     }
                 }
             }
-            Test::Within(networks) => networks.iter().for_each(|network| self.networks.file(*network, place)),
+            Test::Within(networks) => {
+                self.filed |= 1 << Attribute::IP;
+                networks.iter().for_each(|network| self.networks.file(*network, place));
+            }
         }
     }
 
-    fn attribute(&mut self, name: &Name<'_>) -> &mut Attribute {
-        match name.number() {
-            0 => self.others.entry(name.as_str().into()).or_default(),
-            number => &mut self.usual[number],
+    fn filing(&mut self, attribute: &Attribute) -> &mut Filing {
+        match attribute.number() {
+            None => self.others.entry(attribute.as_str().into()).or_default(),
+            Some(number) => {
+                self.filed |= 1 << number;
+                &mut self.fixed[number]
+            }
         }
     }
 
     /// Hands over every rule that may match; some may come twice.
     #[inline]
     pub(crate) fn candidates(&self, request: &Descriptor<'_>, mut found: impl FnMut(RuleIndex)) {
-        self.everywhere.iter().copied().for_each(&mut found);
-        for (name, value) in request.named_facts() {
-            let attribute = match name.number() {
-                0 if self.others.is_empty() => continue,
-                0 => match self.others.get(name.as_str()) {
-                    Some(attribute) => attribute,
-                    None => continue,
-                },
-                number => &self.usual[number],
-            };
-            attribute.present.iter().copied().for_each(&mut found);
+        for rule in &self.everywhere {
+            found(*rule);
+        }
+        for number in 0..Attribute::FIXED {
+            if self.filed & 1 << number == 0 {
+                continue;
+            }
+            let Some(value) = request.fixed_value(number) else { continue };
+            self.fixed[number].candidates(value, &mut found);
             match value {
-                Value::Text(text) => {
-                    if !attribute.values.is_empty()
-                        && let Some(rules) = attribute.values.get(&**text)
-                    {
-                        rules.iter().copied().for_each(&mut found);
-                    }
-                    if name.as_str() == descriptor::ENDPOINT {
-                        if !self.paths.is_empty() {
-                            self.paths.candidates(Some(text), &mut found);
-                        }
-                        if let Some(encoded) = request.encoded_endpoint() {
-                            attribute.values.get(encoded).into_iter().flatten().copied().for_each(&mut found);
-                            self.paths.candidates(Some(encoded), &mut found);
-                        }
-                    }
-                }
                 Value::Ip(address) => self.networks.candidates(*address, &mut found),
+                path if number == Attribute::ENDPOINT => {
+                    let (path, encoded) = (path.as_text().unwrap_or_default(), request.encoded_endpoint());
+                    self.path_candidates(&self.fixed[number], path, encoded, &mut found);
+                }
+                _ => {}
+            }
+        }
+        if !self.others.is_empty() {
+            for (name, value) in request.others() {
+                if let Some(filing) = self.others.get(&**name) {
+                    filing.candidates(value, &mut found);
+                }
+            }
+        }
+    }
+
+    /// Rules filed under a path pattern, in both readings of the path.
+    fn path_candidates(
+        &self,
+        filing: &Filing,
+        path: &str,
+        encoded: Option<&str>,
+        found: &mut impl FnMut(RuleIndex),
+    ) {
+        if !self.paths.is_empty() {
+            self.paths.candidates(Some(path), found);
+        }
+        if let Some(encoded) = encoded {
+            filing.values.get(encoded).into_iter().flatten().copied().for_each(&mut *found);
+            self.paths.candidates(Some(encoded), found);
+        }
+    }
+}
+
+impl Filing {
+    #[inline]
+    fn candidates(&self, value: &Value<'_>, found: &mut impl FnMut(RuleIndex)) {
+        for rule in &self.present {
+            found(*rule);
+        }
+        if !self.values.is_empty()
+            && let Some(rules) = value.as_text().and_then(|text| self.values.get(text))
+        {
+            for rule in rules {
+                found(*rule);
             }
         }
     }
