@@ -32,14 +32,11 @@ use crate::store::StoreError;
 const NOBODY: u16 = u16::MAX;
 /// How often a command is sent elsewhere before it waits a moment.
 const MOST_HOPS: usize = 5;
-/// The moment.
-const A_MOMENT: Duration = Duration::from_millis(5);
+/// The pause before it is sent again.
+const RETRY_DELAY: Duration = Duration::from_millis(5);
 /// The table is read anew no more often than this, and no more rarely than that.
 const PACE: Duration = Duration::from_millis(100);
 const PERIOD: Duration = Duration::from_secs(5);
-
-/// Makes the charge that proves that a node takes charges, in one of the slots it has.
-pub(super) type Probe = Box<dyn Fn(&dyn Fn(u16) -> bool) -> Cmd + Send + Sync>;
 
 /// The nodes of a Cluster. Dropping it ends all links.
 pub(super) struct Cluster {
@@ -65,7 +62,6 @@ struct Table {
 struct Map {
     config: RedisBuilder,
     seeds: Vec<Dial>,
-    probe: Probe,
     counters: Arc<Counters>,
     table: ArcSwap<Table>,
     /// One change of the table at a time.
@@ -84,17 +80,11 @@ impl Drop for Cluster {
 
 impl Cluster {
     /// Reads the table from one of the seeds and begins to connect to every node.
-    pub(super) async fn start(
-        config: &RedisBuilder,
-        seeds: Vec<Dial>,
-        probe: Probe,
-        counters: Arc<Counters>,
-    ) -> Self {
+    pub(super) async fn start(config: &RedisBuilder, seeds: Vec<Dial>, counters: Arc<Counters>) -> Self {
         let nobody = Table { nodes: Vec::new(), slots: vec![NOBODY; usize::from(SLOTS)] };
         let map = Arc::new(Map {
             config: config.clone(),
             seeds,
-            probe,
             counters,
             table: ArcSwap::from_pointee(nobody),
             changing: Mutex::new(()),
@@ -149,7 +139,7 @@ impl Cluster {
 
     /// Whether somebody answers for a slot, as far as is known.
     pub(super) fn reaches(&self, slot: u16) -> bool {
-        self.owner(slot).is_some_and(|node| node.link.is_up())
+        self.owner(slot).is_some_and(|node| node.link.is_reachable())
     }
 
     /// A charge was written in a slot.
@@ -180,10 +170,10 @@ impl Cluster {
 
 /// Waits a moment, if the deadline leaves one.
 async fn wait(deadline: Instant, node: &Node, error: StoreError) -> Result<(), StoreError> {
-    if Instant::now() + A_MOMENT >= deadline {
+    if Instant::now() + RETRY_DELAY >= deadline {
         return Err(node.link.given_up(error));
     }
-    tokio::time::sleep(A_MOMENT).await;
+    tokio::time::sleep(RETRY_DELAY).await;
     Ok(())
 }
 
@@ -236,7 +226,7 @@ impl Map {
         let table = self.table.load();
         let (mut nodes, mut slots) = (table.nodes.clone(), table.slots.clone());
         let place = table.node(dial).unwrap_or_else(|| {
-            nodes.push(self.node(dial, &|candidate| candidate == slot));
+            nodes.push(self.node(dial));
             nodes.len() - 1
         });
         slots[usize::from(slot)] = u16::try_from(place).unwrap_or(NOBODY);
@@ -250,7 +240,7 @@ impl Map {
         if let Some(place) = table.node(dial) {
             return Arc::clone(&table.nodes[place]);
         }
-        let node = self.node(dial, &|_| false);
+        let node = self.node(dial);
         let mut nodes = table.nodes.clone();
         nodes.push(Arc::clone(&node));
         self.table.store(Arc::new(Table { nodes, slots: table.slots.clone() }));
@@ -273,18 +263,18 @@ impl Map {
             let place = u16::try_from(place).unwrap_or(NOBODY);
             (*first..=*last).for_each(|slot| slots[usize::from(slot)] = place);
         }
-        let node = |(place, dial): (usize, &Dial)| match before.node(dial) {
+        let node = |dial: &Dial| match before.node(dial) {
             Some(known) => Arc::clone(&before.nodes[known]),
-            None => self.node(dial, &|slot| usize::from(slots[usize::from(slot)]) == place),
+            None => self.node(dial),
         };
-        let nodes = dials.iter().enumerate().map(node).collect();
+        let nodes = dials.iter().map(node).collect();
         self.table.store(Arc::new(Table { nodes, slots }));
     }
 
-    fn node(&self, dial: &Dial, has: &dyn Fn(u16) -> bool) -> Arc<Node> {
+    fn node(&self, dial: &Dial) -> Arc<Node> {
         let target =
             Target { shown: dial.shown(), dialer: Dialer::Fixed(Box::new(dial.clone())), kind: Kind::Member };
-        let link = Link::start(&self.config, target, (self.probe)(has), Arc::clone(&self.counters));
+        let link = Link::start(&self.config, target, Arc::clone(&self.counters));
         Arc::new(Node { dial: dial.clone(), link })
     }
 

@@ -1,28 +1,29 @@
 //! The connection to Redis, and the breaker in front of it.
 //!
 //! ```text
-//!            a connection, and a charge that went through
-//! Connecting ------------------------------------------------> Up
-//!     ^  |                                                    |  |
-//!     |  | no                      the connection broke       |  | so many decisions in a row
-//!     |  v                                                    |  v were not answered in time
-//!     |  Down <-----------------------------------------------|--'
-//!     '-------------------------------------------------------'
+//!            connected                        a decision was answered
+//! Connecting ---------> Up <------------------------------------------- HalfOpen <--.
+//!     ^  |              |  |                                               |        | connected
+//!     |  | not          |  | too many decisions in a row                   |        |
+//!     |  v connected    |  v were not answered in time         it was not  v        |
+//!     |  Down <---------|--'---------------------------------------------- Down ----'
+//!     '-----------------' the connection broke
 //! ```
 //!
-//! Decisions share one connection and are written together. While it is `Down` they fail at once, and one task, one
-//! attempt at a time, tries to connect and to make a charge of its own; only when that works is it `Up` again. While
-//! it is `Connecting`, at the start and after a connection broke, they wait for the outcome, each until its deadline and
-//! so many in all.
+//! Decisions share one connection and are pipelined. While the link is `Connecting`, at the start and after a connection
+//! broke, they wait for the outcome, each until its deadline and a bounded number in all. While it is `Down`, they fail
+//! immediately and one task reconnects, one attempt at a time. If decisions had failed over the last connection, it is
+//! `HalfOpen` then: the next decision is the probe, and the others fail immediately until it is answered. If Redis could
+//! not be reached at all, a connection that answers is enough.
 //!
-//! A command is sent once. The exceptions are answers that prove it was not run: a script that Redis does not know is
-//! uploaded, by one for all, and the command sent again; a node of a Cluster says who should be asked instead.
+//! A command is sent once. The exceptions are answers that prove it was not run: if Redis does not know a script, it
+//! is uploaded, once for all decisions that wait for it, and the command is sent again; a node of a Cluster says which node to ask instead.
 //!
 //! A Redis that answers, but refuses to write (full, a replica), is an alarm with the first refusal. Decisions that
-//! write nothing still work there, so only a charge that went through counts against it.
+//! write nothing still work there, so only a charge that was written ends the alarm.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
@@ -33,14 +34,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::answer::{Failure, Outcome, Redirect, Refusal};
 use super::config::RedisBuilder;
 use super::connection::{Connection, Preface};
-use super::script;
+use super::script::Script;
 use super::sentinel::Dialer;
 use super::stream::Ended;
 use crate::store::StoreError;
 
-/// So many decisions in a row that failed open the breaker.
-const PATIENCE: u32 = 20;
-/// An alarm is over when nothing was refused for so long.
+/// This many failed decisions in a row open the breaker.
+const MAX_FAILURES: u32 = 20;
+/// An alarm is over when nothing was refused for this long.
 const QUIET: Duration = Duration::from_secs(5);
 /// A connection that lasted so long was no accident: the next attempt after it is made quickly again.
 const LASTING: Duration = Duration::from_secs(2);
@@ -71,7 +72,14 @@ struct Shared {
     alarm: parking_lot::Mutex<Option<Instant>>,
     /// One upload of the script at a time.
     uploading: Mutex<()>,
-    uploads: AtomicU64,
+    uploads: [AtomicU64; Script::ALL.len()],
+    /// Whether a decision is the probe of a half-open link.
+    is_probing: AtomicBool,
+    /// Whether the breaker has closed since the last refusal to write, and no charge was written yet.
+    is_recovering: AtomicBool,
+    /// Whether a new connection has to be proved by a decision: decisions failed over the last one, so that it is not enough
+    /// that Redis answers at all.
+    needs_probe: AtomicBool,
     /// For those who may wait for this Redis.
     permits: Semaphore,
     max_in_flight: usize,
@@ -111,7 +119,23 @@ pub(super) enum Kind {
 enum State {
     Connecting,
     Up(Connection),
+    /// Connected again; the next decision is the probe. The others fail with the last error.
+    HalfOpen(Connection, StoreError),
     Down(StoreError),
+}
+
+impl State {
+    const fn is_connected(&self) -> bool {
+        matches!(self, State::Up(_) | State::HalfOpen(..))
+    }
+
+    /// Whether this is the connection of that number.
+    fn has(&self, number: u64) -> bool {
+        match self {
+            State::Up(connection) | State::HalfOpen(connection, _) => connection.number == number,
+            State::Connecting | State::Down(_) => false,
+        }
+    }
 }
 
 impl Drop for Link {
@@ -121,8 +145,8 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Begins to connect. `probe` is a charge that proves that decisions can be made.
-    pub(super) fn start(config: &RedisBuilder, target: Target, probe: Cmd, counters: Arc<Counters>) -> Self {
+    /// Begins to connect.
+    pub(super) fn start(config: &RedisBuilder, target: Target, counters: Arc<Counters>) -> Self {
         let Target { shown, dialer, kind } = target;
         let shared = Arc::new(Shared {
             shown,
@@ -135,13 +159,16 @@ impl Link {
             rejections: AtomicU32::new(0),
             alarm: parking_lot::Mutex::new(None),
             uploading: Mutex::new(()),
-            uploads: AtomicU64::new(0),
+            uploads: Default::default(),
+            is_probing: AtomicBool::new(false),
+            is_recovering: AtomicBool::new(false),
+            needs_probe: AtomicBool::new(false),
             permits: Semaphore::new(config.max_in_flight),
             max_in_flight: config.max_in_flight,
             moved: Notify::new(),
             counters,
         });
-        let supervisor = tokio::spawn(supervise(Arc::clone(&shared), probe));
+        let supervisor = tokio::spawn(supervise(Arc::clone(&shared)));
         Link { shared, supervisor }
     }
 
@@ -197,7 +224,7 @@ impl Link {
     /// A question beside the decisions, which neither counts for nor against this Redis.
     pub(super) async fn query(&self, command: &Cmd, deadline: Instant) -> Result<Value, StoreError> {
         let asked = timeout_at(deadline, async {
-            let mut connection = self.shared.connection().await?;
+            let mut connection = self.shared.connected().await?;
             let answer = connection.send(command, Preface::None).await;
             answer.map_err(|error| Failure::from(error).error)
         });
@@ -207,8 +234,8 @@ impl Link {
     /// Nothing became of a decision by its deadline, for reasons the node gave.
     pub(super) fn given_up(&self, error: StoreError) -> StoreError {
         let number = match &*self.shared.state.borrow() {
-            State::Up(connection) => connection.number,
-            _ => 0,
+            State::Up(connection) | State::HalfOpen(connection, _) => connection.number,
+            State::Connecting | State::Down(_) => 0,
         };
         self.shared.failed(Failure::quick(error), number)
     }
@@ -216,11 +243,11 @@ impl Link {
     /// Redis is elsewhere now: connect again, at once.
     pub(super) fn redial(&self) {
         self.shared.state.send_if_modified(|state| {
-            let was_up = matches!(state, State::Up(_));
-            if was_up {
+            let was_connected = state.is_connected();
+            if was_connected {
                 *state = State::Connecting;
             }
-            was_up
+            was_connected
         });
         self.shared.moved.notify_one();
     }
@@ -230,7 +257,8 @@ impl Link {
         let shared = &*self.shared;
         if shared.rejections.load(Ordering::Relaxed) != 0 {
             shared.rejections.store(0, Ordering::Relaxed);
-            shared.all_clear_after(QUIET);
+            let has_recovered = shared.is_recovering.swap(false, Ordering::Relaxed);
+            shared.all_clear_after(if has_recovered { Duration::ZERO } else { QUIET });
         }
     }
 
@@ -238,7 +266,7 @@ impl Link {
     pub(super) async fn settled(&self) -> Result<(), StoreError> {
         let mut state = self.shared.state.subscribe();
         match state.wait_for(|state| !matches!(state, State::Connecting)).await.as_deref() {
-            Ok(State::Down(error)) => Err(error.clone()),
+            Ok(State::Down(error)) => Err(*error),
             _ => Ok(()),
         }
     }
@@ -248,9 +276,18 @@ impl Link {
         matches!(*self.shared.state.borrow(), State::Up(_))
     }
 
-    /// Whether the breaker is open.
+    /// Whether a decision would be sent.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.shared.state.borrow().is_connected() && !self.is_down()
+    }
+
+    /// Whether a decision would fail immediately.
     pub(super) fn is_down(&self) -> bool {
-        matches!(*self.shared.state.borrow(), State::Down(_))
+        match *self.shared.state.borrow() {
+            State::Down(_) => true,
+            State::HalfOpen(..) => self.shared.is_probing.load(Ordering::Relaxed),
+            State::Connecting | State::Up(_) => false,
+        }
     }
 
     /// How many decisions wait for it.
@@ -266,22 +303,48 @@ struct Sent<'l> {
     at: Instant,
     /// The connection that was used, once one was.
     number: AtomicU64,
+    /// Whether it is the probe of a half-open link.
+    is_probe: AtomicBool,
     told: bool,
 }
 
 impl<'l> Sent<'l> {
     fn now(shared: &'l Arc<Shared>) -> Self {
-        Sent { shared, at: Instant::now(), number: AtomicU64::new(0), told: false }
+        Sent {
+            shared,
+            at: Instant::now(),
+            number: AtomicU64::new(0),
+            is_probe: AtomicBool::new(false),
+            told: false,
+        }
     }
 
     async fn call(&self, command: &Cmd, preface: Preface) -> Result<Value, Refusal> {
-        let mut connection = self.shared.connection().await.map_err(Refusal::NoConnection)?;
+        let mut connection = self.connection().await.map_err(Refusal::NoConnection)?;
         self.number.store(connection.number, Ordering::Relaxed);
         self.shared.run(&mut connection, command, preface).await.map_err(Refusal::Redis)
     }
 
+    /// The connection; of a half-open link only if no other decision is the probe.
+    async fn connection(&self) -> Result<Connection, StoreError> {
+        if let State::Up(connection) = &*self.shared.state.borrow() {
+            return Ok(connection.clone());
+        }
+        let connection = self.shared.connected().await?;
+        if let State::HalfOpen(_, error) = &*self.shared.state.borrow() {
+            if self.shared.is_probing.swap(true, Ordering::Relaxed) {
+                return Err(*error);
+            }
+            self.is_probe.store(true, Ordering::Relaxed);
+        }
+        Ok(connection)
+    }
+
     fn answered(mut self) {
         self.told = true;
+        if *self.is_probe.get_mut() {
+            self.shared.close_breaker(*self.number.get_mut());
+        }
         if self.shared.failures.load(Ordering::Relaxed) != 0 {
             self.shared.failures.store(0, Ordering::Relaxed);
         }
@@ -301,25 +364,29 @@ impl Drop for Sent<'_> {
         if !self.told && self.at.elapsed() >= self.shared.deadline / 4 {
             self.shared.failed(Failure::quick(StoreError::Timeout), *self.number.get_mut());
         }
+        if *self.is_probe.get_mut() {
+            self.shared.is_probing.store(false, Ordering::Relaxed);
+        }
     }
 }
 
 impl Shared {
-    /// Sends a command, and again after an upload when Redis does not know the script.
+    /// Sends a command, and again after an upload if Redis does not know the script.
     async fn run(
         self: &Arc<Self>,
         connection: &mut Connection,
         command: &Cmd,
         preface: Preface,
     ) -> Result<Value, RedisError> {
+        let script = Script::called_by(command);
         loop {
-            let uploads = self.uploads.load(Ordering::Acquire);
+            let uploads = self.uploads[script as usize].load(Ordering::Acquire);
             match connection.send(command, preface).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                     // In a task of its own: whoever gives up does not leave it half done.
                     let (shared, connection) = (Arc::clone(self), connection.clone());
                     let uploaded =
-                        tokio::spawn(async move { shared.upload(connection, uploads).await }).await;
+                        tokio::spawn(async move { shared.upload(script, connection, uploads).await }).await;
                     uploaded
                         .map_err(|_| RedisError::from((ErrorKind::Client, "the upload was given up")))??;
                 }
@@ -328,15 +395,16 @@ impl Shared {
         }
     }
 
-    /// Uploads the script, unless somebody did since the `known` number of uploads.
-    async fn upload(&self, mut connection: Connection, known: u64) -> Result<(), RedisError> {
+    /// Uploads a script, unless that was done since the `known` number of uploads.
+    async fn upload(&self, script: Script, mut connection: Connection, known: u64) -> Result<(), RedisError> {
         let _one_at_a_time = self.uploading.lock().await;
-        if self.uploads.load(Ordering::Acquire) != known {
+        let uploads = &self.uploads[script as usize];
+        if uploads.load(Ordering::Acquire) != known {
             return Ok(());
         }
-        let load = redis::cmd("SCRIPT").arg("LOAD").arg(script::CODE).take();
+        let load = redis::cmd("SCRIPT").arg("LOAD").arg(script.code()).take();
         connection.send(&load, Preface::None).await?;
-        self.uploads.fetch_add(1, Ordering::Release);
+        uploads.fetch_add(1, Ordering::Release);
         self.counters.uploads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -347,16 +415,29 @@ impl Shared {
     }
 
     /// The connection, once it is known whether there is one.
-    async fn connection(&self) -> Result<Connection, StoreError> {
-        if let State::Up(connection) = &*self.state.borrow() {
-            return Ok(connection.clone());
-        }
+    async fn connected(&self) -> Result<Connection, StoreError> {
         let mut state = self.state.subscribe();
         let settled = state.wait_for(|state| !matches!(state, State::Connecting)).await;
         match settled.as_deref() {
-            Ok(State::Up(connection)) => Ok(connection.clone()),
-            Ok(State::Down(error)) => Err(error.clone()),
+            Ok(State::Up(connection) | State::HalfOpen(connection, _)) => Ok(connection.clone()),
+            Ok(State::Down(error)) => Err(*error),
             Ok(State::Connecting) | Err(_) => Err(StoreError::Unreachable),
+        }
+    }
+
+    /// The probe of a half-open link was answered over the connection of that number.
+    fn close_breaker(&self, number: u64) {
+        let closed = self.state.send_if_modified(|state| match state {
+            State::HalfOpen(connection, _) if connection.number == number => {
+                *state = State::Up(connection.clone());
+                true
+            }
+            _ => false,
+        });
+        if closed && self.rejections.load(Ordering::Relaxed) == 0 {
+            self.all_clear_after(Duration::ZERO);
+        } else if closed {
+            self.is_recovering.store(true, Ordering::Relaxed);
         }
     }
 
@@ -370,19 +451,28 @@ impl Shared {
         }
         let opened = self.state.send_if_modified(|state| {
             match state {
+                State::HalfOpen(current, _) if current.number == number => {
+                    self.needs_probe.store(true, Ordering::Relaxed);
+                    *state = State::Down(error);
+                    return true;
+                }
                 State::Up(current) if current.number == number && broken => {
+                    // A replica answers at a fixed address; sentinels are asked for another.
+                    let is_replica = rejected && self.dialer.is_fixed();
+                    self.needs_probe.store(is_replica, Ordering::Relaxed);
                     *state = State::Connecting;
                     return true;
                 }
                 State::Up(current) if current.number == number => {}
-                // Whoever waited in vain for a connection.
+                // A decision for which there was no connection in time.
                 State::Connecting if number == 0 => {}
                 _ => return false,
             }
             let in_a_row = if rejected { &self.rejections } else { &self.failures };
-            let too_many = in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= PATIENCE;
+            let too_many = in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_FAILURES;
             if too_many {
-                *state = State::Down(error.clone());
+                self.needs_probe.store(number != 0, Ordering::Relaxed);
+                *state = State::Down(error);
             }
             too_many
         });
@@ -414,31 +504,40 @@ impl Shared {
         }
     }
 
-    /// A new connection over which a charge went through.
-    async fn connect(self: &Arc<Self>, number: u64, probe: &Cmd) -> Result<(Connection, Ended), Failure> {
+    /// A new connection that answers.
+    async fn connect(self: &Arc<Self>, number: u64) -> Result<(Connection, Ended), Failure> {
         let too_late = |_| Failure::quick(StoreError::Timeout);
         let dialled = timeout(self.connect_timeout, self.dialer.connect()).await;
         let (redis, meter, ended) = dialled.map_err(too_late)??;
         let mut connection = Connection { redis, meter, number };
-        let probed = timeout(self.deadline, self.run(&mut connection, probe, Preface::None)).await;
-        match probed.map_err(too_late)? {
-            Ok(_) => {}
-            // It has lost the slot of the probe since: it answers, and knows where its slots are.
-            Err(error) if matches!(self.redirect(&error), Some(Redirect::Moved(_) | Redirect::Ask(_))) => {}
-            Err(error) => return Err(error.into()),
+        let ping = redis::cmd("PING");
+        match timeout(self.deadline, connection.send(&ping, Preface::None)).await.map_err(too_late)? {
+            // A user without the right to PING may still have those that decisions need.
+            Err(error) if error.code() != Some("NOPERM") => Err(error.into()),
+            Ok(_) | Err(_) => Ok((connection, ended)),
         }
-        Ok((connection, ended))
+    }
+
+    /// The state of a new connection.
+    fn connected_state(&self, connection: Connection) -> State {
+        if !self.needs_probe.swap(false, Ordering::Relaxed) {
+            return State::Up(connection);
+        }
+        match &*self.state.borrow() {
+            State::Down(error) => State::HalfOpen(connection, *error),
+            _ => State::HalfOpen(connection, StoreError::rejected("READONLY")),
+        }
     }
 }
 
 /// Keeps a connection up for as long as the link lives.
-async fn supervise(shared: Arc<Shared>, probe: Cmd) {
+async fn supervise(shared: Arc<Shared>) {
     let mut changes = shared.state.subscribe();
     let mut pause = FIRST_PAUSE;
     let mut warned = false;
     for number in 1.. {
         let connected = tokio::select! {
-            connected = shared.connect(number, &probe) => connected,
+            connected = shared.connect(number) => connected,
             // Whatever this attempt would have found, it is out of date.
             () = shared.moved.notified() => continue,
         };
@@ -446,23 +545,26 @@ async fn supervise(shared: Arc<Shared>, probe: Cmd) {
             Ok((mut connection, ended)) => {
                 let since = Instant::now();
                 shared.failures.store(0, Ordering::Relaxed);
-                shared.rejections.store(0, Ordering::Relaxed);
                 shared.counters.connections.fetch_add(1, Ordering::Relaxed);
-                shared.state.send_replace(State::Up(connection.clone()));
-                shared.all_clear_after(Duration::ZERO);
+                let state = shared.connected_state(connection.clone());
+                let is_half_open = matches!(state, State::HalfOpen(..));
+                shared.is_probing.store(false, Ordering::Relaxed);
+                shared.state.send_replace(state);
+                if !is_half_open && shared.rejections.load(Ordering::Relaxed) == 0 {
+                    shared.all_clear_after(Duration::ZERO);
+                }
                 warned = warned || shared.warn_of_eviction(&mut connection).await;
                 drop(connection);
-                let up = |state: &State| matches!(state, State::Up(_));
                 tokio::select! {
-                    _ = changes.wait_for(|state| !up(state)) => {}
-                    // The other side hung up while nobody asked.
+                    _ = changes.wait_for(|state| !state.has(number)) => {}
+                    // The server closed the connection while it was idle.
                     _ = ended => {
                         shared.state.send_if_modified(|state| {
-                            let idle = up(state);
-                            if idle {
+                            let was_connected = state.has(number);
+                            if was_connected {
                                 *state = State::Connecting;
                             }
-                            idle
+                            was_connected
                         });
                     }
                 }
@@ -475,6 +577,8 @@ async fn supervise(shared: Arc<Shared>, probe: Cmd) {
             }
             Err(Failure { error, detail, .. }) => {
                 shared.raise_alarm(&error, detail.as_deref());
+                let was_refusing = shared.rejections.load(Ordering::Relaxed) >= MAX_FAILURES;
+                shared.needs_probe.store(was_refusing, Ordering::Relaxed);
                 shared.state.send_replace(State::Down(error));
             }
         }

@@ -1,61 +1,62 @@
 //! Buckets in Redis or Valkey: the same limits for a whole fleet.
 //!
-//! One script call decides a request over all its buckets, so a decision is one round trip and all or nothing. The
-//! script (`charge.lua`) is a translation of `core`: it decides and writes. The numbers that callers are told come from
-//! `core` itself, run here on what the script found. Time is Redis' own: nodes need not agree on theirs.
+//! One script call decides all rows of a request that lie in one slot, so a decision is one round trip and all or
+//! nothing. The scripts (`lua/`) are a translation of `core`: they decide and write. The numbers that callers receive are
+//! read by `core` itself from the state after the operation. Time is Redis' own: the clocks of the nodes do not matter.
 //!
 //! ```text
-//! hits -> keys and packed limits -> EVALSHA -> what was stored -> core -> verdicts
+//! rows -> keys and packed limits -> EVALSHA -> states -> core -> verdicts
 //! ```
 //!
-//! [`topology`] knows which Redis to ask: the one there is, the one that sentinels name, or the nodes of a Cluster. In a
-//! Cluster a request may have to be decided in several places ([`across`]). [`link`] keeps a connection and knows when
-//! to give up on it. What happens to a request that Redis did not answer is its rules' business
-//! ([`Limiter`](crate::Limiter)).
+//! [`topology`] knows which Redis to ask: the only one, the one that sentinels name, or the nodes of a Cluster. In a
+//! Cluster the rows of a request may lie in several slots ([`hold`]). [`link`] has one connection and its breaker. A row
+//! that Redis did not answer is lost; then its rule's failure policy applies ([`Limiter`](crate::Limiter)).
 
-mod across;
 mod address;
 mod answer;
 mod cluster;
 mod config;
 mod connection;
-mod lease;
+mod hold;
+mod lend;
 mod link;
-mod notes;
 mod part;
-mod probe;
+mod reserve;
 mod script;
 mod sentinel;
-mod settle;
 pub(crate) mod slots;
 mod state;
 mod stream;
 mod topology;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue, Value};
+use futures_util::future::join_all;
+use redis::{FromRedisValue, Value};
 use rustls::ClientConfig;
 use tokio::time::Instant;
-use tollgate_core::algorithm::State;
+use tollgate_core::algorithm::{State, start_on_the_clock};
 use tollgate_core::limit::AlgorithmName;
-use tollgate_core::{Hit, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::{
+    Descriptor, Enforcement, Key, Limit, Micros, Op, Rule, RuleSet, StoreError, Tier, Tiers, Timestamp,
+};
 
 pub(crate) use self::address::{Address, at};
+use self::hold::{decide, is_lost};
 use self::link::Counters;
 use self::part::Part;
-use self::script::{Reply, Verb};
+use self::script::{Done, Header, Ran, Reply};
 use self::topology::Topology;
-use super::{Due, NoteName, Store, StoreError, window};
+use super::{Call, Due, NoteName, Store, run_concurrently};
 use crate::clock::Clock;
 use crate::reserve::ReservationId;
 pub use config::{RedisBuilder, RedisConfigError};
-pub(crate) use lease::Place;
+pub(crate) use part::Place;
 
-/// The most buckets of one request; Lua passes no more at once to a command than some thousand.
-const MOST_HITS: usize = 1_000;
+/// The most rows of one request: Lua passes only a few thousand arguments to one command.
+const MAX_ROWS: usize = 1_000;
 
 /// Keeps buckets in Redis or Valkey. A request has at most 1,000 of them.
 ///
@@ -69,25 +70,33 @@ const MOST_HITS: usize = 1_000;
 ///     .connect()
 ///     .await?;
 /// let gate = Gate::new("10/s burst 50".parse()?, store);
-/// assert!(gate.allow("user:123").await?.allowed);
+/// assert!(gate.allow("user:123").await.allowed());
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
 pub struct RedisStore {
-    topology: Topology,
-    sha: String,
+    shared: Arc<Shared>,
     prefix: String,
-    deadline: Duration,
+    counters: Arc<Counters>,
+    /// Whether a charge has shown that this user may make decisions.
+    is_proven: AtomicBool,
+}
+
+/// What a decision shares with the tasks that end it.
+#[derive(Debug)]
+struct Shared {
+    topology: Topology,
+    /// How long a decision waits, all attempts included.
+    timeout: Duration,
     clock: Clock,
     /// How far Redis' clock is ahead of this process'.
     ahead: AtomicI64,
     clock_steps: AtomicU64,
     foreign: AtomicU64,
-    stranded: Arc<AtomicU64>,
-    counters: Arc<Counters>,
+    stranded: AtomicU64,
 }
 
-/// What a [`RedisStore`] has seen.
+/// Counters of a [`RedisStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedisStats {
     /// Whether decisions are made at Redis, in every part of a Cluster; if not, a breaker is open.
@@ -96,9 +105,9 @@ pub struct RedisStats {
     pub in_flight: usize,
     /// Connections made.
     pub connections: u64,
-    /// Times that Redis was lost.
+    /// Outages.
     pub outages: u64,
-    /// Uploads of the script.
+    /// Uploads of the scripts.
     pub uploads: u64,
     /// Decisions that were not sent because too many waited.
     pub overloaded: u64,
@@ -118,73 +127,88 @@ impl RedisStore {
     }
 
     async fn start(config: RedisBuilder, address: Address, tls: Option<Arc<ClientConfig>>) -> Self {
-        let sha = redis::Script::new(script::CODE).get_hash().to_owned();
         let counters = Arc::new(Counters::default());
-        let topology = Topology::start(&config, address, tls, &sha, &counters).await;
-        // Whatever came of it was logged; decisions ask again.
+        let topology = Topology::start(&config, address, tls, &counters).await;
+        // A failure was logged; the links go on trying.
         let _ = topology.settled().await;
-        RedisStore {
+        let shared = Shared {
             topology,
-            sha,
-            prefix: config.key_prefix,
-            deadline: config.deadline,
+            timeout: config.deadline,
             clock: config.clock,
             ahead: AtomicI64::new(0),
             clock_steps: AtomicU64::new(0),
             foreign: AtomicU64::new(0),
-            stranded: Arc::default(),
-            counters,
-        }
+            stranded: AtomicU64::new(0),
+        };
+        let is_proven = AtomicBool::new(false);
+        RedisStore { shared: Arc::new(shared), prefix: config.key_prefix, counters, is_proven }
     }
 
-    /// Whether Redis can be reached and makes decisions, in every part of a Cluster.
+    /// Whether Redis is connected, in every part of a Cluster, and makes decisions: until one charge has succeeded, this makes
+    /// one of its own, so that a missing right shows before the first request. Its key expires within milliseconds.
     ///
     /// # Errors
     ///
     /// Why not, as of the last attempt.
     pub async fn ready(&self) -> Result<(), StoreError> {
-        self.topology.settled().await
+        self.shared.topology.settled().await?;
+        // With injected time keys live for an hour, and tests and replays count them.
+        if self.is_proven.load(Ordering::Relaxed) || self.shared.clock.injected().is_some() {
+            return Ok(());
+        }
+        let limit = Limit::new(1_000_000, Micros::new(1_000_000)).expect("the limit is in range");
+        let rules = RuleSet::of(Rule::ad_hoc(limit));
+        let request = Rule::naming("tollgate ready");
+        let hash = crate::key_seeds().hash(rules.rule(0).key(&request));
+        let mut tiers = Tiers::from_iter([Tier::new(0, Enforcement::Enforce, 1, hash)]);
+        let mut call = Call::new(Op::Charge, &rules, &request, &mut tiers);
+        self.run(&mut call).await;
+        if let Some(error) = call.error() {
+            return Err(error);
+        }
+        self.is_proven.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// What it has seen.
+    /// Its counters.
     pub fn stats(&self) -> RedisStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         RedisStats {
-            up: self.topology.is_up(),
-            in_flight: self.topology.in_flight(),
+            up: self.shared.topology.is_up(),
+            in_flight: self.shared.topology.in_flight(),
             connections: read(&self.counters.connections),
             outages: read(&self.counters.outages),
             uploads: read(&self.counters.uploads),
             overloaded: read(&self.counters.overloaded),
-            clock_steps: read(&self.clock_steps),
-            foreign: read(&self.foreign),
-            stranded: read(&self.stranded),
+            clock_steps: read(&self.shared.clock_steps),
+            foreign: read(&self.shared.foreign),
+            stranded: read(&self.shared.stranded),
         }
     }
 
-    /// Whether buckets may live on different nodes, of which one may be away while the others are well.
-    pub(crate) fn spans_nodes(&self) -> bool {
-        self.topology.spread() == part::Spread::Slots
-    }
-
-    /// The name of a hit's bucket in Redis.
-    pub fn key(&self, hit: &Hit<'_>) -> Vec<u8> {
+    /// The name of a bucket in Redis.
+    pub fn key(&self, rule: &Rule, request: &Descriptor<'_>) -> Vec<u8> {
         let mut key = Vec::new();
-        hit.key.encode(&self.prefix, &mut key);
+        rule.key(request).encode(&self.prefix, &mut key);
         key
     }
 
-    /// The script's call to charge these hits, word for word, for whoever wants to measure Redis itself.
+    /// The script's call for the pending rows, word for word, to measure Redis itself.
     #[doc(hidden)]
-    pub fn charge_call(&self, hits: &[Hit<'_>]) -> Vec<Vec<u8>> {
-        let parts = Part::of(hits, &self.prefix, part::Spread::None);
-        let Some(part) = parts.first() else { return Vec::new() };
-        let call = part.command(&self.sha, Verb::Charge, None, self.redis_time());
+    pub fn charge_call(&self, call: &mut Call<'_>) -> Vec<Vec<u8>> {
+        let Some(part) = self.pending(call).pop() else { return Vec::new() };
+        let command = part.call(call.op, &self.header(call.op, call.max_wait, call.refuses()));
         let simple = |word: redis::Arg<&[u8]>| match word {
             redis::Arg::Simple(word) => word.to_vec(),
             _ => Vec::new(),
         };
-        call.args_iter().map(simple).collect()
+        command.args_iter().map(simple).collect()
+    }
+
+    /// The code of the script that [`charge_call`](Self::charge_call) calls.
+    #[doc(hidden)]
+    pub const fn charge_script() -> &'static str {
+        script::Script::Charge.code()
     }
 
     /// Deletes every key under this store's prefix, a few hundred at a time; for tests and replays, which have a prefix
@@ -192,174 +216,160 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Redis could not be asked.
-    pub async fn forget_all(&self) -> Result<(), StoreError> {
-        self.topology.forget(&format!("{}:*", escaped(&self.prefix)), self.deadline).await
+    /// Redis gave no answer.
+    pub async fn delete_all(&self) -> Result<(), StoreError> {
+        self.shared.topology.delete(&format!("{}:*", escaped(&self.prefix)), self.timeout()).await
     }
 
-    /// As [`charge`](Store::charge), for a decision that began a while ago.
-    pub(crate) async fn charge_by(
-        &self,
-        deadline: Instant,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
-        self.run(Verb::Charge, hits, verdicts, deadline).await
+    /// How long a decision waits for Redis, all attempts included.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.shared.timeout
     }
 
-    /// As [`peek`](Store::peek), for a decision that began a while ago.
-    pub(crate) async fn peek_by(
-        &self,
-        deadline: Instant,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
-        self.run(Verb::Peek, hits, verdicts, deadline).await
+    /// What Redis' clock says, as far as this process knows.
+    pub(crate) fn redis_time(&self) -> Timestamp {
+        self.shared.redis_time()
     }
 
-    async fn run(
+    fn header(&self, op: Op, max_wait: Micros, refused: bool) -> Header {
+        let injected = self.shared.clock.injected();
+        let around = injected.unwrap_or_else(|| self.redis_time());
+        Header { op: op as u8, refused, injected, max_wait, around }
+    }
+
+    /// The rows without an outcome, by slot.
+    fn pending(&self, call: &Call<'_>) -> Vec<Part> {
+        self.parts(call, |index| call.tiers[index].is_pending())
+    }
+
+    /// Asks one script for every part, independently of each other. Answers the latest instant.
+    async fn run_parts(
         &self,
-        verb: Verb<'_>,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
+        call: &mut Call<'_>,
+        parts: Vec<Part>,
+        header: Header,
         deadline: Instant,
-    ) -> Result<Timestamp, StoreError> {
-        if hits.len() > MOST_HITS {
-            return Err(StoreError::rejected("ERR"));
-        }
-        let parts = Part::of(hits, &self.prefix, self.topology.spread());
-        match &parts[..] {
-            [] => Ok(self.clock.now()),
-            [part] => {
-                let done = self.ask(verb, part, deadline).await?;
-                self.read(&done, verb, part, done.passes, verdicts)?;
-                Ok(done.now)
+    ) -> Timestamp {
+        let op = call.op;
+        let replies = join_all(parts.iter().map(|part| self.shared.ask(op, part, header, deadline))).await;
+        let mut latest = None;
+        for (part, reply) in parts.iter().zip(replies) {
+            match reply {
+                Ok(done) => {
+                    latest = latest.max(Some(done.ran.now));
+                    self.conclude(call, part, &done, header);
+                }
+                Err(error) => {
+                    if op == Op::Undo {
+                        self.shared.stranded.fetch_add(1, Ordering::Relaxed);
+                    }
+                    part.lose(call, error);
+                }
             }
-            parts => self.run_across(verb, parts, verdicts, deadline).await,
+        }
+        latest.unwrap_or_else(|| self.redis_time())
+    }
+
+    /// Gives the rows of a part their outcomes.
+    fn conclude(&self, call: &mut Call<'_>, part: &Part, done: &Done, header: Header) {
+        let charged = !header.refused && part.passes(done);
+        if call.op == Op::Charge && charged && part.rows.iter().any(|row| row.cost > 0) {
+            self.shared.topology.wrote(part.slot);
+        }
+        let is_held = call.tiers.iter().any(is_lost);
+        for (index, row) in part.rows.iter().enumerate() {
+            let effect = part.effect(call.op, done, index, charged);
+            decide(call, row, index, done, effect, is_held);
         }
     }
+}
 
-    /// When a decision that begins now must be made.
-    pub(crate) fn deadline(&self) -> Instant {
-        Instant::now() + self.deadline
-    }
-
-    /// Calls the script; a second time when the calendar windows that were sent are not those of Redis' clock.
+impl Shared {
+    /// Calls the script; a second time if the calendar windows that were sent are not those of Redis' clock.
     async fn ask(
         &self,
-        verb: Verb<'_>,
-        part: &Part<'_, '_>,
+        op: Op,
+        part: &Part,
+        mut header: Header,
         deadline: Instant,
-    ) -> Result<script::Done, StoreError> {
+    ) -> Result<Done, StoreError> {
+        let rows = part.rows.len();
         for _ in 0..2 {
-            let call = self.call(verb, part);
-            let told = told(verb, part);
-            match self.topology.call(part.slot, &call, deadline, |value| Reply::read(value, told)).await? {
+            let command = part.call(op, &header);
+            match self.topology.call(part.slot, &command, deadline, |value| Done::read(value, rows)).await? {
                 Reply::Done(done) => {
-                    self.note(&done);
-                    if verb == Verb::Charge && done.passes && part.hits.iter().any(|hit| hit.demand.cost > 0)
-                    {
-                        self.topology.wrote(part.slot);
-                    }
+                    self.note(&done.ran);
                     return Ok(done);
                 }
-                Reply::OtherTime(now) => self.note_time(now),
+                Reply::OtherTime(now) => {
+                    self.note_time(now);
+                    header.around = now;
+                }
             }
         }
         Err(StoreError::Unreachable)
     }
 
-    /// The script's call for a part of a request.
-    fn call(&self, verb: Verb<'_>, part: &Part<'_, '_>) -> Cmd {
-        let injected = self.clock.injected();
-        let around = injected.unwrap_or_else(|| self.redis_time());
-        let mut call = part.command(&self.sha, verb, injected, around);
-        if let Verb::Undo(marks) = verb {
-            part::add_marks(&mut call, marks);
-        }
-        call
-    }
-
-    /// The verdicts on a part of a request, given whether the whole stands.
-    fn read(
-        &self,
-        done: &script::Done,
-        verb: Verb<'_>,
-        part: &Part<'_, '_>,
-        stands: bool,
-        verdicts: &mut Verdicts,
-    ) -> Result<(), StoreError> {
-        let read = done.verdicts(verb, &part.hits, |index| part.keys.same(index), stands, verdicts);
-        read.ok_or(StoreError::Unreachable)
-    }
-
-    fn note(&self, done: &script::Done) {
-        self.note_time(done.now);
-        self.clock_steps.fetch_add(done.clock_steps, Ordering::Relaxed);
-        self.foreign.fetch_add(done.foreign, Ordering::Relaxed);
-    }
-
-    /// What Redis' clock says, as far as this process knows.
-    pub(crate) fn redis_time(&self) -> Timestamp {
-        Timestamp::from_micros(self.clock.now().as_micros() + self.ahead.load(Ordering::Relaxed))
+    fn note(&self, ran: &Ran) {
+        self.note_time(ran.now);
+        self.clock_steps.fetch_add(ran.clock_steps, Ordering::Relaxed);
+        self.foreign.fetch_add(ran.foreign, Ordering::Relaxed);
     }
 
     fn note_time(&self, now: Timestamp) {
         self.ahead.store(now.as_micros() - self.clock.now().as_micros(), Ordering::Relaxed);
     }
+
+    fn redis_time(&self) -> Timestamp {
+        Timestamp::from_micros(self.clock.now().as_micros() + self.ahead.load(Ordering::Relaxed))
+    }
 }
 
-/// Of how many buckets the script tells; a reset tells of none.
-fn told(verb: Verb<'_>, part: &Part<'_, '_>) -> usize {
-    if verb == Verb::Reset { 0 } else { part.hits.len() }
-}
-
-/// An answer of a type that is known.
+/// An answer of a known type.
 fn read<T: FromRedisValue>(value: Value) -> Option<T> {
     redis::from_redis_value(value).ok()
 }
 
-/// A prefix in which nothing has a meaning to `MATCH`.
+/// A prefix in which no character has a meaning to `MATCH`.
 fn escaped(prefix: &str) -> String {
     let special = |c: char| matches!(c, '*' | '?' | '[' | ']' | '\\' | '^');
     prefix.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 impl Store for RedisStore {
-    async fn charge(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.run(Verb::Charge, hits, verdicts, self.deadline()).await
+    async fn run(&self, call: &mut Call<'_>) -> Timestamp {
+        let deadline = call.deadline.within(self.timeout());
+        let parts = self.pending(call);
+        if parts.iter().map(|part| part.rows.len()).sum::<usize>() > MAX_ROWS {
+            call.lose(StoreError::rejected("ERR"));
+        }
+        let header = self.header(call.op, call.max_wait, call.refuses());
+        match parts.len() {
+            0 => self.redis_time(),
+            _ if !call.has_pending() => self.redis_time(),
+            1 => self.run_parts(call, parts, header, deadline).await,
+            _ if call.op == Op::Charge => self.charge_parts(call, parts, header, deadline).await,
+            _ => self.run_parts(call, parts, header, deadline).await,
+        }
     }
 
-    async fn peek(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.run(Verb::Peek, hits, verdicts, self.deadline()).await
+    async fn run_many(&self, calls: &mut [Call<'_>]) -> Vec<Timestamp> {
+        run_concurrently(self, calls).await
     }
 
-    async fn refund(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.run(Verb::Refund, hits, verdicts, self.deadline()).await
-    }
-
-    async fn undo(
-        &self,
-        hits: &[Hit<'_>],
-        charged: &[Verdict],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
-        self.undo_each(hits, charged, verdicts).await
-    }
-
-    async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.run(Verb::Reset, hits, verdicts, self.deadline()).await
+    fn finish(&self, call: &mut Call<'_>, passes: bool) {
+        self.finish_held(call, passes);
     }
 
     fn clock(&self) -> &Clock {
-        &self.clock
+        &self.shared.clock
     }
 
-    async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
-        let key = self.key(hit);
-        let (algorithm, deadline) = (hit.limit.algorithm_name(), self.deadline());
-        let (topology, slot) = (&self.topology, slots::slot(&key));
-        // What is of another kind was written by another algorithm, or by somebody else: there is no bucket.
+    async fn inspect(&self, rule: &Rule, key: Key<'_>) -> Result<Option<State>, StoreError> {
+        let Place { key, limit, window, slot } = self.place(rule, key);
+        let (algorithm, deadline) = (limit.algorithm_name(), Instant::now() + self.timeout());
+        let topology = &self.shared.topology;
+        // A value of another type was written by another algorithm, or is foreign: there is no bucket.
         let kind: String = topology.call(slot, redis::cmd("TYPE").arg(&key), deadline, read).await?;
         let state = match (algorithm, kind.as_str()) {
             (AlgorithmName::SlidingWindowLog, "list") => {
@@ -374,8 +384,21 @@ impl Store for RedisStore {
             }
             _ => None,
         };
-        let now = self.clock.injected().unwrap_or_else(|| self.redis_time());
-        Ok(state.filter(|state| !state.is_as_good_as_new(hit.limit, now, window(hit, hit.limit))))
+        let now = self.shared.clock.injected().unwrap_or_else(|| self.redis_time());
+        let state = state.filter(|state| !state.is_idle(&limit, now, window));
+        // Where the clock opens windows, the start is not stored.
+        Ok(state.map(|mut state| {
+            match &mut state {
+                State::FixedWindow(count) if count.start == count.last => {
+                    count.start = start_on_the_clock(&limit, window, count.last);
+                }
+                State::SlidingWindowCounter(counts) if counts.start == counts.last => {
+                    counts.start = start_on_the_clock(&limit, window, counts.last);
+                }
+                _ => {}
+            }
+            state
+        }))
     }
 
     async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {

@@ -1,133 +1,125 @@
-//! A request as calls of the script: one for each slot that its keys lie in.
-
-use std::ops::Range;
+//! The rows of a request that lie in one slot: one call of a script.
 
 use redis::Cmd;
-use smallvec::SmallVec;
-use tollgate_core::{Hit, Mark, Timestamp};
+use tollgate_core::algorithm::{Demand, Window};
+use tollgate_core::limit::AlgorithmName;
+use tollgate_core::{Enforcement, Key, Limit, Mark, Op, Outcome, Rule, StoreError};
 
-use super::script::{self, Verb};
-use super::slots;
+use super::RedisStore;
+use super::script::{self, Done, Effect, Header, Script};
+use crate::store::{Call, window};
 
-/// The keys of some hits, one after the other.
-#[derive(Debug, Default)]
-pub(super) struct Keys {
-    bytes: Vec<u8>,
-    places: SmallVec<[Range<usize>; 4]>,
-}
-
-/// What of a request goes to one slot.
-#[derive(Debug)]
-pub(super) struct Part<'r, 'h> {
+/// A bucket that outlives the request which named it.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(super) key: Vec<u8>,
+    pub(crate) limit: Limit,
+    pub(super) window: Window,
     pub(super) slot: u16,
-    /// Their places in the request.
-    pub(super) members: SmallVec<[usize; 4]>,
-    pub(super) hits: SmallVec<[&'r Hit<'h>; 4]>,
-    pub(super) keys: Keys,
 }
 
-/// Whether slots matter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spread {
-    /// All keys are in one place.
-    None,
-    /// Each slot may be elsewhere.
-    Slots,
+/// The rows of one slot.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) slot: u16,
+    pub(super) rows: Vec<Row>,
 }
 
-impl<'r, 'h> Part<'r, 'h> {
-    /// A request in as few parts as it can be.
-    pub(super) fn of(hits: &'r [Hit<'h>], prefix: &str, spread: Spread) -> SmallVec<[Self; 1]> {
-        let mut parts: SmallVec<[Self; 1]> = SmallVec::new();
-        let mut key = Vec::with_capacity(64);
-        for (place, hit) in hits.iter().enumerate() {
-            key.clear();
-            hit.key.encode(prefix, &mut key);
-            let slot = if spread == Spread::Slots { slots::slot(&key) } else { 0 };
-            let part = match parts.iter_mut().position(|part| part.slot == slot) {
-                Some(part) => &mut parts[part],
-                None => {
-                    let (members, hits) = (SmallVec::new(), SmallVec::new());
-                    parts.push(Part { slot, members, hits, keys: Keys::default() });
-                    parts.last_mut().expect("pushed just now")
-                }
-            };
-            part.members.push(place);
-            part.hits.push(hit);
-            part.keys.push(&key);
+/// One row: everything that a call for its bucket needs, and its index in the call's rows.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) tier: usize,
+    pub(super) place: Place,
+    pub(super) enforcement: Enforcement,
+    pub(super) cost: u64,
+    pub(super) mark: Mark,
+}
+
+impl RedisStore {
+    /// The bucket of a rule and a key.
+    pub(crate) fn place(&self, rule: &Rule, key: Key<'_>) -> Place {
+        let limit = rule.limit().expect("rows are made for rules with a limit");
+        let mut encoded = Vec::with_capacity(48);
+        key.encode(&self.prefix, &mut encoded);
+        let slot = self.shared.topology.slot(&encoded);
+        Place { key: encoded, limit: limit.clone(), window: window(key, limit), slot }
+    }
+
+    /// Some rows of a call, by slot.
+    pub(super) fn parts(&self, call: &Call<'_>, wanted: impl Fn(usize) -> bool) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::with_capacity(1);
+        for (index, tier) in call.tiers.iter().enumerate().filter(|(index, _)| wanted(*index)) {
+            let place = self.place(call.rule(tier), call.key(tier));
+            let slot = place.slot;
+            let row =
+                Row { tier: index, place, enforcement: tier.enforcement, cost: tier.cost, mark: tier.mark };
+            match parts.iter_mut().find(|part| part.slot == slot) {
+                Some(part) => part.rows.push(row),
+                None => parts.push(Part { slot, rows: vec![row] }),
+            }
         }
         parts
     }
+}
 
-    /// Some of its hits; each is asked for, in order. Their places stay those in the request.
-    pub(super) fn only(&self, mut wanted: impl FnMut(&Hit<'_>) -> bool) -> Self {
-        let mut part =
-            Part { slot: self.slot, members: SmallVec::new(), hits: SmallVec::new(), keys: Keys::default() };
-        for ((place, hit), key) in self.members.iter().zip(&self.hits).zip(self.keys.iter()) {
-            if wanted(hit) {
-                part.members.push(*place);
-                part.hits.push(hit);
-                part.keys.push(key);
-            }
+impl Row {
+    pub(super) fn is_log(&self) -> bool {
+        self.place.limit.algorithm_name() == AlgorithmName::SlidingWindowLog
+    }
+
+    /// Whether a refusal of another row takes its charge back.
+    pub(super) fn can_be_undone(&self) -> bool {
+        self.enforcement == Enforcement::Enforce && self.cost > 0
+    }
+}
+
+impl Part {
+    /// The script's call for its rows.
+    pub(super) fn call(&self, op: Op, header: &Header) -> Cmd {
+        let mut input = header.input(self.rows.len());
+        for Row { place, enforcement, cost, .. } in &self.rows {
+            script::put_row(&place.limit, place.window, *enforcement, *cost, header.around, &mut input);
         }
-        part
+        if op == Op::Undo {
+            self.rows.iter().for_each(|row| script::put_mark(row.mark, &mut input));
+        }
+        let script = if self.rows.iter().any(Row::is_log) { Script::ChargeLogs } else { Script::Charge };
+        script.call(self.rows.iter().map(|row| row.place.key.as_slice()), &input)
     }
 
-    /// The hits of a part that was made of [some](Self::only) of these, and where they stand here.
-    pub(super) fn places_of<'p>(&'p self, some: &'p Self) -> impl Iterator<Item = (usize, &'r Hit<'h>)> + 'p {
-        let here = self.members.iter().zip(&self.hits).enumerate();
-        here.filter(|(_, (place, _))| some.members.contains(place)).map(|(at, (_, hit))| (at, *hit))
+    /// Whether no enforcing row refuses the request.
+    pub(super) fn passes(&self, done: &Done) -> bool {
+        let refuses =
+            |(index, row): (usize, &Row)| row.enforcement == Enforcement::Enforce && !done.allows(index);
+        !self.rows.iter().enumerate().any(refuses)
     }
 
-    /// The script's call. That of an undo lacks the marks of the charges, which come last.
-    pub(super) fn command(
-        &self,
-        sha: &str,
-        verb: Verb<'_>,
-        injected: Option<Timestamp>,
-        around: Timestamp,
-    ) -> Cmd {
-        let mut call = Cmd::with_capacity(6 + 2 * self.hits.len(), 96 + 128 * self.hits.len());
-        call.arg("EVALSHA").arg(sha).arg(self.hits.len());
-        self.keys.iter().for_each(|key| {
-            call.arg(key);
-        });
-        call.arg(verb.as_str());
-        match injected {
-            Some(now) => call.arg(now.as_micros()),
-            None => call.arg(""),
+    /// What a call did to the bucket of a row, given whether enforcing rows were charged.
+    pub(super) fn effect(&self, op: Op, done: &Done, index: usize, charged: bool) -> Effect {
+        let row = &self.rows[index];
+        let counts = charged || row.enforcement == Enforcement::Shadow;
+        if op == Op::Charge && row.cost > 0 && done.allows(index) && counts {
+            Effect::Charged
+        } else {
+            Effect::None
+        }
+    }
+
+    /// The enforcing rows that a call has charged, with their marks.
+    pub(super) fn charged(&self, done: &Done, demand: impl Fn(&Row) -> Demand) -> Part {
+        let marked = |(index, row): (usize, &Row)| {
+            let bucket = (&row.place.limit, row.place.window);
+            let (_, mark) = done.verdict(index, bucket, Op::Charge, demand(row), Effect::Charged);
+            Row { mark, ..row.clone() }
         };
-        let mut packed = Vec::with_capacity(64);
-        for hit in &self.hits {
-            packed.clear();
-            script::pack(hit, around, &mut packed);
-            call.arg(packed.as_slice());
+        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.can_be_undone()).map(marked).collect();
+        Part { slot: self.slot, rows }
+    }
+
+    /// Its rows have no answer.
+    pub(super) fn lose(&self, call: &mut Call<'_>, error: StoreError) {
+        for row in &self.rows {
+            call.tiers[row.tier].outcome = Outcome::Lost(error);
         }
-        call
-    }
-}
-
-/// Says at the end of an undo what it undoes: the mark of each charge.
-pub(super) fn add_marks(call: &mut Cmd, marks: &[Mark]) {
-    for Mark { at, rest } in marks {
-        call.arg(at.as_micros()).arg(*rest);
-    }
-}
-
-impl Keys {
-    fn push(&mut self, key: &[u8]) {
-        let from = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        self.places.push(from..self.bytes.len());
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.places.iter().map(|place| &self.bytes[place.clone()])
-    }
-
-    /// The first hit before this one that has the same key.
-    pub(super) fn same(&self, index: usize) -> Option<usize> {
-        let key = &self.bytes[self.places[index].clone()];
-        self.iter().take(index).position(|earlier| earlier == key)
     }
 }

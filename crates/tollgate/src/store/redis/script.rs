@@ -1,346 +1,374 @@
-//! The script, what is sent to it, and what its answer means.
+//! The scripts, what is sent to them, and what their answers mean.
+//!
+//! One packed string goes in and one comes out. The answer has the state of each bucket after the operation; the numbers
+//! that callers receive are read from it by `core`. Nothing is decided twice.
 
-use std::vec;
+use std::ops::Range;
+use std::sync::LazyLock;
 
-use redis::Value;
+use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{Answer, Demand, Window, calendar_windows};
-use tollgate_core::lease::{Call, LeasedBucket, Ledger, Loan};
+use tollgate_core::lease::{self, LeasedBucket, Ledger, Loan};
 use tollgate_core::limit::{Algorithm, AlgorithmName, Opening, Phase, Ticks};
-use tollgate_core::{Enforcement, Hit, Limit, Mark, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Enforcement, Growth, Limit, Mark, Micros, Op, Timestamp, Verdict};
 
 use super::state::{self, Fields};
-use crate::store::window;
 
-/// Decides a whole request.
-pub(super) const CODE: &str = include_str!("charge.lua");
-
-/// Beyond what any limit holds, and still exact in Lua.
-const BEYOND: u64 = 1 << 53;
-
-/// What is done to the buckets of a request.
+/// A script. Each has the parts it needs, so that a plain charge does not create the functions of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb<'m> {
+pub(super) enum Script {
+    /// Charge, peek, refund, undo and reset of buckets that are not logs.
     Charge,
-    Peek,
-    Refund,
-    /// Of charges with these marks, one for each hit.
-    Undo(&'m [Mark]),
-    Reset,
+    /// The same with logs.
+    ChargeLogs,
+    /// Settlements, each at most once if there is a receipt.
+    Settle,
+    /// Leases.
+    Lend,
+    /// Membership.
+    Nodes,
 }
 
-impl Verb<'_> {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Verb::Charge => "charge",
-            Verb::Peek => "peek",
-            Verb::Refund => "refund",
-            Verb::Undo(_) => "undo",
-            Verb::Reset => "reset",
+/// Operation of [`Script::Settle`]: charge as much of the cost as there is room for.
+pub(super) const DEBIT: u8 = 6;
+/// Beyond what any limit holds, and still exact in Lua.
+const BEYOND: u64 = 1 << 53;
+/// A row is in shadow mode, the time is injected, the request is refused elsewhere: bits of the flags.
+const INJECTED: u8 = 1;
+const REFUSED: u8 = 2;
+
+impl Script {
+    pub(super) const ALL: [Script; 5] =
+        [Script::Charge, Script::ChargeLogs, Script::Settle, Script::Lend, Script::Nodes];
+
+    pub(super) const fn code(self) -> &'static str {
+        macro_rules! part {
+            ($name:literal) => {
+                include_str!(concat!("lua/", $name, ".lua"))
+            };
         }
+        // In a block of their own, the functions of a change cost a charge nothing.
+        macro_rules! change {
+            () => {
+                concat!("if op > 2 then\n", part!("undo"), part!("change"), "end\n")
+            };
+        }
+        match self {
+            Script::Charge => concat!(part!("buckets"), change!(), part!("charge")),
+            Script::ChargeLogs => concat!(part!("buckets"), part!("log"), change!(), part!("charge")),
+            Script::Settle => concat!(part!("buckets"), part!("log"), part!("undo"), part!("settle")),
+            Script::Lend => concat!(part!("buckets"), part!("log"), part!("lend")),
+            Script::Nodes => part!("nodes"),
+        }
+    }
+
+    pub(super) fn sha(self) -> &'static str {
+        static SHAS: LazyLock<[String; Script::ALL.len()]> = LazyLock::new(|| {
+            Script::ALL.map(|script| redis::Script::new(script.code()).get_hash().to_owned())
+        });
+        &SHAS[self as usize]
+    }
+
+    /// The script that a command calls. One that calls none is never answered that its script is missing.
+    pub(super) fn called_by(command: &Cmd) -> Self {
+        let sha = match command.args_iter().nth(1) {
+            Some(redis::Arg::Simple(sha)) => sha,
+            _ => &[],
+        };
+        Script::ALL.into_iter().find(|script| script.sha().as_bytes() == sha).unwrap_or(Script::Charge)
+    }
+
+    /// A call of the script with some keys and a packed input.
+    pub(super) fn call<'k>(self, keys: impl ExactSizeIterator<Item = &'k [u8]>, input: &[u8]) -> Cmd {
+        let mut call = Cmd::with_capacity(4 + keys.len(), 80 + 40 * keys.len() + input.len());
+        call.arg("EVALSHA").arg(self.sha()).arg(keys.len());
+        for key in keys {
+            call.arg(key);
+        }
+        call.arg(input);
+        call
     }
 }
 
-/// A hit as the script reads it. Windows of a calendar are those around an instant.
-pub(super) fn pack(hit: &Hit<'_>, around: Timestamp, out: &mut Vec<u8>) {
-    pack_parts(hit.limit, window(hit, hit.limit), hit.demand, hit.enforcement, around, out);
+/// What is the same for all rows of a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    /// An [`Op`], or [`DEBIT`].
+    pub(super) op: u8,
+    /// Whether a row that has an outcome refuses the request.
+    pub(super) refused: bool,
+    pub(super) injected: Option<Timestamp>,
+    pub(super) max_wait: Micros,
+    /// The calendar windows around this instant are sent.
+    pub(super) around: Timestamp,
 }
 
-/// The same from what a hit is made of, but for its key.
-pub(super) fn pack_parts(
+impl Header {
+    /// The header as the scripts read it.
+    pub(super) fn input(&self, rows: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(16 + 60 * rows);
+        out.push(self.op);
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        out.push(flag(self.injected.is_some(), INJECTED) | flag(self.refused, REFUSED));
+        state::put(self.injected.unwrap_or_default().as_micros(), &mut out);
+        state::put(self.max_wait.get().min(BEYOND).cast_signed(), &mut out);
+        out
+    }
+}
+
+/// Appends a row: algorithm, shadow, cost, and five numbers of the limit.
+pub(super) fn put_row(
     limit: &Limit,
-    spread: Window,
-    demand: Demand,
+    window: Window,
     enforcement: Enforcement,
+    cost: u64,
     around: Timestamp,
     out: &mut Vec<u8>,
 ) {
-    let calendar = match limit.algorithm() {
-        Algorithm::FixedWindow { phase: Phase::Calendar(calendar), .. } => Some(calendar),
-        _ => None,
-    };
-    // Seven is no state's tag: windows of a calendar are stored as any other.
-    out.push(if calendar.is_some() { 7 } else { state::tag(limit.algorithm_name()) });
-    out.push(u8::from(enforcement == Enforcement::Shadow));
-    let Demand { cost, patience } = demand;
-    let mut put = |number: u64| state::put(number.min(BEYOND).cast_signed(), out);
-    put(cost);
-    put(patience.get());
-    match limit.algorithm() {
+    let mut algorithm = state::tag(limit.algorithm_name());
+    let number = |number: u64| number.min(BEYOND).cast_signed();
+    let numbers: [i64; 5] = match limit.algorithm() {
         Algorithm::TokenBucket(refill) => {
-            [refill.capacity(), refill.rate(), refill.units(), 0].into_iter().for_each(put);
+            let (units, code) = (refill.units(), state::units_code(refill.units()));
+            [refill.capacity(), refill.rate(), units, code, 0].map(number)
         }
         Algorithm::LeakyBucket { refill, free } => {
-            [refill.capacity(), refill.rate(), refill.units(), *free].into_iter().for_each(put);
+            let (units, code) = (refill.units(), state::units_code(refill.units()));
+            [refill.capacity(), refill.rate(), units, code, *free].map(number)
         }
         Algorithm::TokenBucketInterval(refill) => {
             let aligned = u64::from(refill.ticks() == Ticks::Aligned);
-            [refill.count(), refill.interval().get(), refill.capacity(), aligned].into_iter().for_each(put);
+            [refill.count(), refill.interval().get(), refill.capacity(), aligned, 0].map(number)
         }
         Algorithm::FixedWindow { limit, phase: Phase::Calendar(calendar), .. } => {
-            put(*limit);
-            for border in calendar_windows(calendar, around) {
-                state::put(border.as_micros(), out);
-            }
+            algorithm = 7; // not a tag of a state: windows of a calendar are stored like any other
+            let [a, b, c, d] = calendar_windows(calendar, around).map(Timestamp::as_micros);
+            [number(*limit), a, b, c, d]
         }
-        Algorithm::FixedWindow { limit, window, phase } => {
-            let offset = if let Window::Spread(offset) = spread { offset } else { Micros::ZERO };
-            let first = u64::from(*phase == Phase::First);
-            [*limit, window.get(), offset.get(), first].into_iter().for_each(put);
+        Algorithm::FixedWindow { limit, window: length, phase } => {
+            let offset = if let Window::Spread(offset) = window { offset } else { Micros::ZERO };
+            [*limit, length.get(), offset.get(), u64::from(*phase == Phase::First), 0].map(number)
         }
-        Algorithm::SlidingWindowLog { limit, window } => [*limit, window.get()].into_iter().for_each(put),
+        Algorithm::SlidingWindowLog { limit, window } => [*limit, window.get(), 0, 0, 0].map(number),
         Algorithm::SlidingWindowCounter { limit, window, opens } => {
-            let first = u64::from(*opens == Opening::First);
-            [*limit, window.get(), first].into_iter().for_each(put);
+            [*limit, window.get(), u64::from(*opens == Opening::First), 0, 0].map(number)
         }
-    }
+    };
+    out.push(algorithm);
+    out.push(u8::from(enforcement == Enforcement::Shadow));
+    state::put(number(cost), out);
+    numbers.into_iter().for_each(|number| state::put(number, out));
 }
 
-/// What the script answered.
+/// Appends what an undo names.
+pub(super) fn put_mark(mark: Mark, out: &mut Vec<u8>) {
+    state::put(mark.at.as_micros(), out);
+    state::put(mark.rest.min(BEYOND).cast_signed(), out);
+}
+
+/// What a script answered.
 #[derive(Debug)]
-pub(super) enum Reply {
-    /// It decided.
-    Done(Done),
-    /// Nothing was done: a calendar's windows did not reach to Redis' time, which is this.
+pub(super) enum Reply<T> {
+    /// It did what it was asked.
+    Done(T),
+    /// Nothing was done: the windows of a calendar did not reach to Redis' time, which is this.
     OtherTime(Timestamp),
 }
 
-/// A decision of the script.
-#[derive(Debug)]
-pub(super) struct Done {
+/// When a script ran, and what it came across.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ran {
     pub(super) now: Timestamp,
-    pub(super) passes: bool,
     pub(super) clock_steps: u64,
     pub(super) foreign: u64,
-    stored: SmallVec<[Vec<u8>; 4]>,
 }
 
-impl Reply {
-    /// Reads an answer that tells of so many buckets; none when it is not one.
-    pub(super) fn read(value: Value, buckets: usize) -> Option<Self> {
-        let Value::Array(elements) = value else { return None };
-        let mut elements = elements.into_iter();
-        let number = |elements: &mut vec::IntoIter<Value>| match elements.next() {
-            Some(Value::Int(number)) => u64::try_from(number).ok(),
-            _ => None,
-        };
-        let now = Timestamp::from_micros(number(&mut elements)?.cast_signed());
-        if elements.len() == 0 {
-            return Some(Reply::OtherTime(now));
-        }
-        let passes = number(&mut elements).filter(|passes| *passes <= 1)?;
-        let (clock_steps, foreign) = (number(&mut elements)?, number(&mut elements)?);
-        let stored: SmallVec<_> = elements
-            .map(|element| match element {
-                Value::BulkString(bytes) => Some(bytes),
-                _ => None,
-            })
-            .collect::<Option<_>>()?;
-        let done = Done { now, passes: passes == 1, clock_steps, foreign, stored };
-        (done.stored.len() == buckets).then_some(Reply::Done(done))
-    }
-}
-
-/// A bucket while the answer is read: what core makes of what was stored, or the numbers of a log.
+/// Every bucket after the operation.
 #[derive(Debug)]
-enum Seen<'h> {
-    Bucket { bucket: LeasedBucket<'h>, known: bool, asked_before: u64 },
-    Log(Verdict),
+pub(super) struct Done {
+    pub(super) ran: Ran,
+    bytes: Vec<u8>,
+    rows: SmallVec<[(bool, Range<usize>); 4]>,
+}
+
+/// What happened to a bucket that a script answers for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Its state is what it was, or the operation does not ask it anything.
+    None,
+    /// It was charged.
+    Charged,
+    /// It was charged, and that is given back.
+    Undone,
+}
+
+/// Splits an answer into when it ran and the rest; `None` if it is not an answer of a script.
+fn read<T>(value: Value, rest: impl FnOnce(Ran, &[u8]) -> Option<T>) -> Option<Reply<T>> {
+    let Value::BulkString(bytes) = value else { return None };
+    let mut fields = Fields(&bytes);
+    let now = fields.instant()?;
+    if fields.0.is_empty() {
+        return Some(Reply::OtherTime(now));
+    }
+    let (clock_steps, foreign) = (fields.two_bytes()?.into(), fields.two_bytes()?.into());
+    rest(Ran { now, clock_steps, foreign }, fields.0).map(Reply::Done)
+}
+
+/// The answer of a settlement: how much was charged or given back.
+pub(super) fn read_settled(value: Value) -> Option<Reply<(Ran, u64)>> {
+    read(value, |ran, rest| Some((ran, Fields(rest).number()?)))
+}
+
+/// The answer about membership: how many nodes there are, and how many have a smaller id.
+pub(super) fn read_nodes(value: Value) -> Option<(u32, u32)> {
+    let Value::BulkString(bytes) = value else { return None };
+    let mut fields = Fields(bytes.get(7..)?);
+    Some((fields.short()?, fields.short()?))
+}
+
+/// The answer to a call for a lease; without a loan if a later call of that node was received already.
+pub(super) fn read_lease(value: Value) -> Option<Reply<(Done, Option<Loan>)>> {
+    read(value, |ran, rest| {
+        let (row, loan) = rest.split_at_checked(rest.len().checked_sub(21)?)?;
+        let mut fields = Fields(loan);
+        let (granted, kept, term) = (fields.number()?, fields.number()?, fields.signed()?);
+        let loan = u64::try_from(term).ok().map(|term| Loan { granted, kept, term: Micros::new(term) });
+        Some((Done::new(ran, row, 1)?, loan))
+    })
 }
 
 impl Done {
-    /// How much a settlement or a debit moved. None when the answer makes no sense.
-    pub(super) fn moved(&self) -> Option<u64> {
-        str::from_utf8(self.stored.first()?).ok()?.parse().ok()
+    /// Reads the answer about so many buckets; `None` if it is not one.
+    pub(super) fn read(value: Value, rows: usize) -> Option<Reply<Self>> {
+        read(value, |ran, rest| Done::new(ran, rest, rows))
     }
 
-    /// The verdict on each hit: what core says to what was stored, at the script's instant.
-    ///
-    /// `same` tells which earlier hit has the same key. Of a request over several slots each has a call of its own, and
-    /// `stands` says what came of all. None when the answer makes no sense.
-    pub(super) fn verdicts<'h>(
+    fn new(ran: Ran, bytes: &[u8], count: usize) -> Option<Self> {
+        let mut rows = SmallVec::with_capacity(count);
+        let mut place = 0;
+        while place < bytes.len() {
+            let mut fields = Fields(&bytes[place..]);
+            let (allowed, length) = (fields.byte()? == 1, usize::from(fields.two_bytes()?));
+            let state = place + 3..place + 3 + length;
+            place = state.end;
+            rows.push((allowed, state));
+        }
+        (rows.len() == count && place == bytes.len()).then(|| Done { ran, bytes: bytes.to_vec(), rows })
+    }
+
+    /// Whether a bucket admits its cost.
+    pub(super) fn allows(&self, row: usize) -> bool {
+        self.rows[row].0
+    }
+
+    fn state(&self, row: usize) -> &[u8] {
+        self.bytes.get(self.rows[row].1.clone()).unwrap_or_default()
+    }
+
+    fn open<'l>(&self, row: usize, limit: &'l Limit, window: Window) -> LeasedBucket<'l> {
+        let (state, ledger) = match state::decode_leased(limit.algorithm_name(), self.state(row)) {
+            Some((state, ledger)) => (Some(state), ledger),
+            None => (None, Ledger::default()),
+        };
+        LeasedBucket::open(limit, state, ledger, self.ran.now, window)
+    }
+
+    /// The verdict of a bucket, read from its state, and the mark of its charge.
+    pub(super) fn verdict(
         &self,
-        verb: Verb<'_>,
-        hits: &[&Hit<'h>],
-        same: impl Fn(usize) -> Option<usize>,
-        stands: bool,
-        verdicts: &mut Verdicts,
-    ) -> Option<()> {
-        let mut seen: SmallVec<[Seen<'h>; 4]> = SmallVec::new();
-        let mut asked: SmallVec<[(usize, Answer); 4]> = SmallVec::new();
-        for (index, hit) in hits.iter().enumerate() {
-            // Each hit of a log has its numbers; any other bucket is opened once.
-            let is_log = hit.limit.algorithm_name() == AlgorithmName::SlidingWindowLog;
-            let place = match same(index) {
-                Some(earlier) if !is_log => asked[earlier].0,
-                _ => {
-                    seen.push(self.see(hit, self.stored.get(index).map_or(&[], Vec::as_slice))?);
-                    seen.len() - 1
-                }
-            };
-            asked.push((place, seen[place].ask(verb, hit)));
+        row: usize,
+        (limit, window): (&Limit, Window),
+        op: Op,
+        demand: Demand,
+        effect: Effect,
+    ) -> (Verdict, Mark) {
+        let allowed = self.allows(row);
+        if limit.algorithm_name() == AlgorithmName::SlidingWindowLog {
+            return log_numbers(limit, allowed, self.state(row));
         }
-        let refuses = |(hit, (place, answer)): (&&Hit<'_>, &(usize, Answer))| {
-            hit.enforcement == Enforcement::Enforce && !seen[*place].allows(*answer)
+        let mut bucket = self.open(row, limit, window);
+        let mark = bucket.mark(if effect == Effect::None { 0 } else { demand.cost });
+        let passes = Answer::Pass { delay: Micros::ZERO };
+        let answer = match effect {
+            _ if !op.decides() => passes,
+            Effect::None => bucket.ask(demand),
+            Effect::Charged | Effect::Undone => self.delay(row, limit, window, demand, mark),
         };
-        let decides = matches!(verb, Verb::Charge | Verb::Peek);
-        if decides && hits.iter().zip(&asked).any(refuses) == self.passes {
-            return None; // the script and core disagree: neither is to be believed
-        }
-        for (index, (hit, (place, answer))) in hits.iter().zip(&asked).enumerate() {
-            seen[*place].settle(verb, index, hit, *answer, stands);
-        }
-        verdicts.extend(asked.iter().map(|(place, answer)| seen[*place].verdict(*answer)));
-        Some(())
-    }
-
-    /// What an undo of a charge names that this was the answer to; none when the answer makes no sense.
-    pub(super) fn mark(&self, index: usize, limit: &Limit, window: Window) -> Option<Mark> {
-        let stored = self.stored.get(index)?;
-        let verdict = match limit.algorithm() {
-            Algorithm::SlidingWindowLog { .. } if !stored.is_empty() => log_numbers(limit, stored)?,
-            _ => open(limit, stored, self.now, window).0.verdict(Answer::Pass { delay: Micros::ZERO }),
+        // The script has decided; core only has the numbers.
+        let answer = match answer {
+            // Never 0, which a client would take for a pass.
+            Answer::Pass { .. } if !allowed => Answer::Wait(Micros::new(1)),
+            Answer::Wait(_) | Answer::Never if allowed => passes,
+            answer => answer,
         };
-        Some(verdict.mark)
-    }
-
-    fn see<'h>(&self, hit: &Hit<'h>, stored: &[u8]) -> Option<Seen<'h>> {
-        if let Algorithm::SlidingWindowLog { .. } = hit.limit.algorithm()
-            && !stored.is_empty()
-        {
-            return log_numbers(hit.limit, stored).map(Seen::Log);
+        if effect == Effect::Undone {
+            bucket.undo(demand.cost, mark);
         }
-        let (bucket, known) = open(hit.limit, stored, self.now, window(hit, hit.limit));
-        Some(Seen::Bucket { bucket, known, asked_before: 0 })
+        (bucket.verdict(answer), mark)
     }
-}
 
-impl Seen<'_> {
-    fn ask(&mut self, verb: Verb<'_>, hit: &Hit<'_>) -> Answer {
-        match self {
-            Seen::Bucket { bucket, asked_before, .. } if verb == Verb::Charge || verb == Verb::Peek => {
-                let Demand { cost, patience } = hit.demand;
-                let sum = if cost == 0 { 0 } else { cost.saturating_add(*asked_before) };
-                let answer = bucket.ask(Demand { cost: sum, patience });
-                if answer.allowed() || hit.enforcement == Enforcement::Enforce {
-                    *asked_before = asked_before.saturating_add(cost);
-                }
-                answer
-            }
-            _ => Answer::Pass { delay: Micros::ZERO },
+    /// How long a request that was charged must be held: until what was owed before it has left.
+    fn delay(&self, row: usize, limit: &Limit, window: Window, demand: Demand, mark: Mark) -> Answer {
+        if limit.algorithm_name() != AlgorithmName::LeakyBucket {
+            return Answer::Pass { delay: Micros::ZERO };
         }
+        let mut before = self.open(row, limit, window);
+        before.undo(demand.cost, mark);
+        before.ask(demand)
     }
 
-    /// Does to the bucket what the script did.
-    fn settle(&mut self, verb: Verb<'_>, index: usize, hit: &Hit<'_>, answer: Answer, stands: bool) {
-        let Seen::Bucket { bucket, known, .. } = self else { return };
-        let charged = answer.allowed() && (stands || hit.enforcement == Enforcement::Shadow);
-        match verb {
-            Verb::Charge if charged => bucket.take(hit.demand.cost),
-            Verb::Refund if *known => bucket.refund(hit.demand.cost),
-            Verb::Undo(marks) if *known => {
-                marks.get(index).map(|mark| bucket.undo(hit.demand.cost, *mark));
-            }
-            _ => {}
-        }
-    }
-
-    fn allows(&self, answer: Answer) -> bool {
-        match self {
-            Seen::Log(verdict) => verdict.allowed,
-            Seen::Bucket { .. } => answer.allowed(),
-        }
-    }
-
-    fn verdict(&self, answer: Answer) -> Verdict {
-        match self {
-            Seen::Log(verdict) => *verdict,
-            Seen::Bucket { bucket, .. } => bucket.verdict(answer),
-        }
-    }
-}
-
-/// What core makes of what was stored, and whether it was anything.
-fn open<'l>(limit: &'l Limit, stored: &[u8], now: Timestamp, window: Window) -> (LeasedBucket<'l>, bool) {
-    let (state, ledger) = match state::decode_leased(limit.algorithm_name(), stored) {
-        Some((state, ledger)) => (Some(state), ledger),
-        None => (None, Ledger::default()),
-    };
-    let known = state.is_some();
-    (LeasedBucket::open(limit, state, ledger, now, window), known)
-}
-
-/// What the script answered to a call for a lease.
-#[derive(Debug)]
-pub(super) enum LeaseReply {
-    /// It decided: the loan, unless the call came too late, and the bucket as it was.
-    Done { done: Done, loan: Option<Loan> },
-    /// As [`Reply::OtherTime`].
-    OtherTime(Timestamp),
-}
-
-impl LeaseReply {
-    pub(super) fn read(value: Value) -> Option<Self> {
-        let Value::Array(mut elements) = value else { return None };
-        if elements.len() == 1 {
-            let Reply::OtherTime(now) = Reply::read(Value::Array(elements), 1)? else { return None };
-            return Some(LeaseReply::OtherTime(now));
-        }
-        let numbers: SmallVec<[i64; 3]> = elements
-            .drain(elements.len().checked_sub(3)?..)
-            .filter_map(|element| if let Value::Int(number) = element { Some(number) } else { None })
-            .collect();
-        let [granted, kept, term] = numbers.as_slice() else { return None };
-        let Reply::Done(done) = Reply::read(Value::Array(elements), 1)? else { return None };
-        let number = |number: &i64| u64::try_from(*number).ok();
-        let loan = match number(term) {
-            Some(term) => {
-                Some(Loan { granted: number(granted)?, kept: number(kept)?, term: Micros::new(term) })
-            }
-            None => None,
-        };
-        Some(LeaseReply::Done { done, loan })
-    }
-}
-
-impl Done {
-    /// The verdict on a charge of one bucket that is no log. None when the answer makes no sense.
-    pub(super) fn verdict_on_charge(&self, limit: &Limit, window: Window, demand: Demand) -> Option<Verdict> {
-        let stored = self.stored.first().map_or(&[][..], Vec::as_slice);
-        let (mut bucket, _) = open(limit, stored, self.now, window);
-        let answer = bucket.ask(demand);
-        if answer.allowed() {
-            bucket.take(demand.cost);
-        }
-        (answer.allowed() == self.passes).then(|| bucket.verdict(answer))
-    }
-
-    /// The verdict on the request that waited for a loan: what core says. None when the answer makes no sense.
+    /// The verdict on the request that waited for a loan, and a mark from which it is settled.
     pub(super) fn verdict_on_loan(
         &self,
         limit: &Limit,
         window: Window,
-        call: &Call,
+        call: &lease::Call,
         loan: Loan,
-    ) -> Option<Verdict> {
-        let stored = self.stored.first().map_or(&[][..], Vec::as_slice);
-        if limit.algorithm_name() == AlgorithmName::SlidingWindowLog && !stored.is_empty() {
-            return log_numbers(limit, stored);
+    ) -> (Verdict, Mark) {
+        if limit.algorithm_name() == AlgorithmName::SlidingWindowLog {
+            return log_numbers(limit, self.allows(0), self.state(0));
         }
-        let (mut bucket, _) = open(limit, stored, self.now, window);
-        if bucket.lend(call) != Some(loan) {
-            return None; // the script and core disagree: neither is to be believed
-        }
-        Some(bucket.verdict_on_loan(call, loan))
+        let bucket = self.open(0, limit, window);
+        (bucket.verdict_on_loan(call, loan), bucket.mark(0))
     }
 }
 
-fn log_numbers(limit: &Limit, bytes: &[u8]) -> Option<Verdict> {
+/// The verdict of a log, of which the script has the numbers.
+fn log_numbers(limit: &Limit, allowed: bool, bytes: &[u8]) -> (Verdict, Mark) {
     let mut fields = Fields(bytes);
-    let (_, allowed, remaining) = (fields.byte()?, fields.byte()? == 1, fields.number()?);
-    let mut wait = || fields.signed().map(|wait| u64::try_from(wait).ok().map(Micros::new));
-    let (retry_after, reset_after, more_after) = (wait()?, wait()?.unwrap_or(Micros::ZERO), wait()?);
-    let mark = Mark::at(Timestamp::from_micros(fields.signed()?));
+    let remaining = fields.number().unwrap_or(limit.capacity());
+    let mut wait = || fields.signed().and_then(|wait| u64::try_from(wait).ok()).map(Micros::new);
+    let (retry_after, reset_after, more_after) = (wait(), wait().unwrap_or(Micros::ZERO), wait());
+    let mark = Mark::at(fields.instant().unwrap_or_default());
+    let retry_after = if allowed { Some(Micros::ZERO) } else { retry_after };
+    let growth = more_after.map_or(Growth::Full, Growth::After);
     let (limit, delay) = (limit.capacity(), Micros::ZERO);
-    Some(Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, mark })
+    (Verdict { allowed, limit, remaining, retry_after, reset_after, delay, growth }, mark)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_in_the_order_of_their_hashes() {
+        for (place, script) in Script::ALL.into_iter().enumerate() {
+            assert_eq!(script as usize, place);
+            assert_eq!(script.sha(), redis::Script::new(script.code()).get_hash());
+        }
+    }
+
+    #[test]
+    fn answer_with_another_number_of_rows_or_cut_short_is_none() {
+        let mut bytes = Vec::new();
+        state::put(1_000, &mut bytes);
+        bytes.extend_from_slice(&[0, 0, 0, 0]);
+        bytes.extend_from_slice(&[1, 2, 0, 7, 7]);
+        let answer = |bytes: &[u8], rows| Done::read(Value::BulkString(bytes.to_vec()), rows);
+        assert!(matches!(answer(&bytes, 1), Some(Reply::Done(done)) if done.allows(0)));
+        assert!(answer(&bytes, 2).is_none());
+        assert!(answer(&bytes[..bytes.len() - 1], 1).is_none());
+        assert!(matches!(answer(&bytes[..7], 1), Some(Reply::OtherTime(_))));
+    }
 }

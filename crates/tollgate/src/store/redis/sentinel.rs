@@ -58,7 +58,7 @@ pub(super) struct Sentinels {
     /// How to speak to the primary, wherever it is.
     pub(super) node: Dial,
     /// How long one of them may take.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     pub(super) known: Mutex<Known>,
 }
 
@@ -72,6 +72,11 @@ pub(super) struct Known {
 }
 
 impl Dialer {
+    /// Whether it leads to the same address every time.
+    pub(super) const fn is_fixed(&self) -> bool {
+        matches!(self, Dialer::Fixed(_))
+    }
+
     pub(super) async fn connect(&self) -> Result<Dialled, Failure> {
         match self {
             Dialer::Fixed(dial) => Ok(dial.connect().await?),
@@ -137,7 +142,7 @@ impl Sentinels {
             })
         };
         let late = || Failure::broken(Some("no answer in time".to_owned()));
-        let answer = timeout(self.patience, ask).await.unwrap_or_else(|_| Err(late()));
+        let answer = timeout(self.timeout, ask).await.unwrap_or_else(|_| Err(late()));
         answer.map_err(|failure| failure.at(&format!("sentinel {}", sentinel.info.addr())))
     }
 

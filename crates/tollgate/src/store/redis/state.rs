@@ -1,6 +1,18 @@
-//! What a bucket looks like in Redis: a few packed integers, as `charge.lua` reads and writes them.
+//! What a bucket looks like in Redis: packed integers, as the scripts read and write them, little end first.
 //!
-//! One byte says which algorithm wrote it; integers follow, little end first, seven bytes each unless noted:
+//! The usual state is **compact**: 12 bytes, the most that fits an allocation of 32 bytes.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 1 | low four bits: algorithm + 8; high four bits: bits 48 to 51 of the last write |
+//! | 6 | bits 0 to 47 of the last write, in microseconds |
+//! | 5 | by algorithm, the highest bits first: |
+//! | | token bucket (1), leaky bucket (3): debt (29 bits), units in a token as m (7) and k (4): m * 10^k |
+//! | | interval bucket (2): used (12), last write - anchor (28) |
+//! | | fixed window (4) that the clock opens: count (40) |
+//! | | sliding window counter (6) that the clock opens: previous and current count (20 each) |
+//!
+//! A state that does not fit is **wide**: one byte is the algorithm, then integers of seven bytes each unless noted:
 //!
 //! | algorithm | after the first byte |
 //! |---|---|
@@ -8,13 +20,13 @@
 //! | interval bucket | used, anchor, last write |
 //! | fixed window | count, start of the window, last write |
 //! | sliding window counter | previous and current count (four bytes each), start of the window, last write |
-//! | sliding window log | a list: cost of all entries (four bytes), last write; then instant and cost (four) of each |
+//! | sliding window log (5) | a list: cost of all entries (four bytes), last write; then instant and cost (four) of each |
 //!
-//! A bucket with [`Excess`] has 16 added to its first byte, and four more integers before the others: the excess and the
-//! numbers of the limit it was written under.
+//! A bucket with [`Excess`] is wide, has 16 added to its first byte, and four more integers before the others: the excess
+//! and the numbers of the limit it was written under.
 //!
-//! Where something is out on lease, the ledger stands behind that (in a log: behind its first element): for each node its
-//! id (eight bytes), the sequence number of its last call, tokens, and the end of its lease.
+//! A bucket with leases is wide, and its ledger follows (in a log: after its first element): for each node its id (eight
+//! bytes), the sequence number of its last call, tokens, and the end of its lease.
 
 use tollgate_core::Timestamp;
 use tollgate_core::algorithm::{Count, Counts, Debt, Entry, Excess, Log, Spent, State};
@@ -23,6 +35,10 @@ use tollgate_core::limit::AlgorithmName;
 
 /// The bytes of one lease.
 const LEASE: usize = 29;
+/// The bytes of a compact state.
+const COMPACT: usize = 12;
+/// Added to the algorithm in the first byte of a compact state.
+const COMPACT_FLAG: u8 = 8;
 
 /// The first byte of what an algorithm stores.
 pub(super) const fn tag(algorithm: AlgorithmName) -> u8 {
@@ -58,7 +74,11 @@ impl Fields<'_> {
         Some(Lease { node, sequence: self.number()?, tokens: self.number()?, until: self.instant()? })
     }
 
-    fn short(&mut self) -> Option<u32> {
+    pub(super) fn two_bytes(&mut self) -> Option<u16> {
+        self.bytes().map(u16::from_le_bytes)
+    }
+
+    pub(super) fn short(&mut self) -> Option<u32> {
         self.bytes().map(u32::from_le_bytes)
     }
 
@@ -72,7 +92,7 @@ impl Fields<'_> {
         self.signed().and_then(|number| u64::try_from(number).ok())
     }
 
-    fn instant(&mut self) -> Option<Timestamp> {
+    pub(super) fn instant(&mut self) -> Option<Timestamp> {
         self.signed().map(Timestamp::from_micros)
     }
 
@@ -83,13 +103,57 @@ impl Fields<'_> {
     }
 }
 
-/// The state of an algorithm and what is out on lease; none where the bytes are another's or nobody's.
+/// Units in a token as a compact state has them: m * 16 + k for m * 10^k; 0 if they do not fit.
+pub(super) const fn units_code(units: u64) -> u64 {
+    let (mut m, mut k) = (units, 0);
+    while m > 0 && m.is_multiple_of(10) {
+        m /= 10;
+        k += 1;
+    }
+    if m < 128 && k < 16 { m * 16 + k } else { 0 }
+}
+
+/// The state of an algorithm and what is out on lease; `None` for the bytes of another algorithm, or foreign bytes. Where the
+/// clock opens windows, a compact state has no start: it is that of the last write.
 pub(super) fn decode_leased(algorithm: AlgorithmName, bytes: &[u8]) -> Option<(State, Ledger)> {
+    if bytes.len() == COMPACT && bytes[0] & 15 == tag(algorithm) + COMPACT_FLAG {
+        return decode_compact(algorithm, bytes).map(|state| (state, Ledger::default()));
+    }
     let excess = if has_excess(bytes) { EXCESS } else { 0 };
     let (state, leases) = bytes.split_at_checked(length(algorithm) + excess)?;
     let state = decode(algorithm, state)?;
     let leases = leases.chunks(LEASE).map(|bytes| Fields(bytes).lease()).collect::<Option<Vec<_>>>()?;
     Some((state, Ledger::new(leases)))
+}
+
+fn decode_compact(algorithm: AlgorithmName, bytes: &[u8]) -> Option<State> {
+    let (instant, number) = bytes.split_first_chunk::<7>()?;
+    let mut wide = [0; 8];
+    wide[..6].copy_from_slice(&instant[1..]);
+    wide[6] = instant[0] >> 4;
+    let last = Timestamp::from_micros(i64::from_le_bytes(wide));
+    wide = [0; 8];
+    wide[..5].copy_from_slice(number);
+    let x = u64::from_le_bytes(wide);
+    let debt = || {
+        let (m, k) = (x >> 4 & 127, u32::try_from(x & 15).ok()?);
+        Some(Debt { debt: x >> 11, p: (m * 10u64.pow(k)).max(1), last, excess: None })
+    };
+    Some(match algorithm {
+        AlgorithmName::TokenBucket => State::TokenBucket(debt()?),
+        AlgorithmName::LeakyBucket => State::LeakyBucket(debt()?),
+        AlgorithmName::TokenBucketInterval => {
+            let since = i64::try_from(x & ((1 << 28) - 1)).ok()?;
+            let anchor = Timestamp::from_micros(last.as_micros() - since);
+            State::TokenBucketInterval(Spent { used: x >> 28, anchor, last, excess: None })
+        }
+        AlgorithmName::FixedWindow => State::FixedWindow(Count { count: x, start: last, last }),
+        AlgorithmName::SlidingWindowCounter => {
+            let (prev, curr) = (x >> 20, x & ((1 << 20) - 1));
+            State::SlidingWindowCounter(Counts { prev, curr, start: last, last })
+        }
+        AlgorithmName::SlidingWindowLog => return None,
+    })
 }
 
 /// Added to the first byte of a state with excess, which only the three kinds of buckets have.
@@ -122,7 +186,7 @@ pub(super) fn put_call(call: &Call, out: &mut Vec<u8>) {
 /// The most that a call says; no bucket holds as much.
 const MOST: u64 = 1 << 53;
 
-/// The state of an algorithm; none where the bytes are another's or nobody's.
+/// The state of an algorithm; `None` for the bytes of another algorithm, or foreign bytes.
 fn decode(algorithm: AlgorithmName, bytes: &[u8]) -> Option<State> {
     let mut fields = Fields(bytes);
     let excess_flag = if has_excess(bytes) { EXCESS_FLAG } else { 0 };
@@ -193,6 +257,28 @@ mod tests {
             assert_eq!(bytes.len(), 7);
             assert_eq!(Fields(&bytes).signed(), Some(number));
         }
+    }
+
+    #[test]
+    fn units_in_a_token_have_a_code_if_few_digits_are_not_zero() {
+        assert_eq!(units_code(100_000), 16 + 5); // 10/s
+        assert_eq!(units_code(36_000_000), 36 * 16 + 6); // 100/h
+        assert_eq!(units_code(1), 16);
+        assert_eq!(units_code(128), 0);
+        assert_eq!(units_code(15_625), 0);
+    }
+
+    #[test]
+    fn compact_state_has_all_bits_of_the_instant() {
+        let last = (9 << 48) + 7;
+        let mut bytes = vec![1 + COMPACT_FLAG + (9 << 4)];
+        bytes.extend_from_slice(&7u64.to_le_bytes()[..6]);
+        bytes.extend_from_slice(&(((1u64 << 29) - 1) * 2048 + units_code(36_000_000)).to_le_bytes()[..5]);
+        let debt =
+            Debt { debt: (1 << 29) - 1, p: 36_000_000, last: Timestamp::from_micros(last), excess: None };
+        let decoded = |algorithm| decode_leased(algorithm, &bytes).map(|(state, _)| state);
+        assert_eq!(decoded(AlgorithmName::TokenBucket), Some(State::TokenBucket(debt)));
+        assert_eq!(decoded(AlgorithmName::LeakyBucket), None);
     }
 
     #[test]

@@ -12,8 +12,6 @@ use super::address::Address;
 use super::cluster::{Cluster, Node};
 use super::config::RedisBuilder;
 use super::link::{Counters, Kind, Link, Target};
-use super::part::Spread;
-use super::probe::probe;
 use super::read;
 use super::sentinel::{Dialer, Sentinels};
 use super::slots;
@@ -32,7 +30,7 @@ pub(super) enum Topology {
         /// They end with the store.
         _listeners: JoinSet<()>,
     },
-    Cluster(Arc<Cluster>),
+    Cluster(Cluster),
 }
 
 impl Topology {
@@ -41,31 +39,28 @@ impl Topology {
         config: &RedisBuilder,
         address: Address,
         tls: Option<Arc<ClientConfig>>,
-        sha: &str,
         counters: &Arc<Counters>,
     ) -> Self {
         let dial = |info| Dial { info, tls: tls.clone() };
         let whole = |dialer| {
             let target = Target { shown: config.shown(), dialer, kind: Kind::Whole };
-            Link::start(config, target, probe(sha, &config.key_prefix, &|_| true), Arc::clone(counters))
+            Link::start(config, target, Arc::clone(counters))
         };
         match address {
             Address::One(info) => Topology::One(whole(Dialer::Fixed(Box::new(dial(info))))),
             Address::Sentinel { sentinels, name, node } => {
                 let sentinels = sentinels.into_iter().map(&dial).collect();
-                let patience = config.connect_timeout;
+                let timeout = config.connect_timeout;
                 let known = Default::default();
-                let sentinels = Arc::new(Sentinels { sentinels, name, node: dial(node), patience, known });
+                let sentinels = Arc::new(Sentinels { sentinels, name, node: dial(node), timeout, known });
                 let link = Arc::new(whole(Dialer::Sentinels(Arc::clone(&sentinels))));
                 let listeners = sentinels.listen(&link);
                 Topology::Sentinel { link, _listeners: listeners }
             }
             Address::Cluster(nodes) => {
-                let (sha, prefix) = (sha.to_owned(), config.key_prefix.clone());
-                let probe = Box::new(move |has: &dyn Fn(u16) -> bool| probe(&sha, &prefix, has));
                 let seeds = nodes.into_iter().map(dial).collect();
-                let cluster = Cluster::start(config, seeds, probe, Arc::clone(counters)).await;
-                Topology::Cluster(Arc::new(cluster))
+                let cluster = Cluster::start(config, seeds, Arc::clone(counters)).await;
+                Topology::Cluster(cluster)
             }
         }
     }
@@ -89,11 +84,22 @@ impl Topology {
         }
     }
 
-    /// Whether keys may lie in different places.
-    pub(super) const fn spread(&self) -> Spread {
+    /// The slot of a key; 0 where all keys are in one place.
+    pub(super) fn slot(&self, key: &[u8]) -> u16 {
+        if self.is_cluster() { slots::slot(key) } else { 0 }
+    }
+
+    /// Whether keys are on several nodes.
+    pub(super) const fn is_cluster(&self) -> bool {
+        matches!(self, Topology::Cluster(_))
+    }
+
+    /// Whether it is known that a call for a slot would fail.
+    pub(super) fn is_down(&self, slot: u16) -> bool {
         match self {
-            Topology::One(_) | Topology::Sentinel { .. } => Spread::None,
-            Topology::Cluster(_) => Spread::Slots,
+            Topology::One(link) => link.is_down(),
+            Topology::Sentinel { link, .. } => link.is_down(),
+            Topology::Cluster(cluster) => cluster.is_down(slot),
         }
     }
 
@@ -134,8 +140,8 @@ impl Topology {
     /// Whether decisions are made where a slot is.
     pub(super) fn reaches(&self, slot: u16) -> bool {
         match self {
-            Topology::One(link) => link.is_up(),
-            Topology::Sentinel { link, .. } => link.is_up(),
+            Topology::One(link) => link.is_reachable(),
+            Topology::Sentinel { link, .. } => link.is_reachable(),
             Topology::Cluster(cluster) => cluster.reaches(slot),
         }
     }
@@ -150,33 +156,31 @@ impl Topology {
     }
 
     /// Deletes every key of a pattern, wherever it is.
-    pub(super) async fn forget(&self, pattern: &str, patience: Duration) -> Result<(), StoreError> {
+    pub(super) async fn delete(&self, pattern: &str, timeout: Duration) -> Result<(), StoreError> {
         match self {
-            Topology::One(link) => self.forget_at(link, pattern, patience).await,
-            Topology::Sentinel { link, .. } => self.forget_at(link, pattern, patience).await,
+            Topology::One(link) => self.delete_at(link, pattern, timeout).await,
+            Topology::Sentinel { link, .. } => self.delete_at(link, pattern, timeout).await,
             Topology::Cluster(cluster) => {
                 for node in cluster.nodes() {
                     let node: &Node = &node;
-                    self.forget_at(&node.link, pattern, patience).await?;
+                    self.delete_at(&node.link, pattern, timeout).await?;
                 }
                 Ok(())
             }
         }
     }
 
-    async fn forget_at(&self, link: &Link, pattern: &str, patience: Duration) -> Result<(), StoreError> {
+    async fn delete_at(&self, link: &Link, pattern: &str, timeout: Duration) -> Result<(), StoreError> {
         let mut cursor = "0".to_owned();
         loop {
-            let deadline = Instant::now() + patience;
+            let deadline = Instant::now() + timeout;
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
             let (next, mut keys): (String, Vec<Vec<u8>>) = link.call(&scan, deadline, read).await?;
-            keys.sort_by_key(|key| slots::slot(key));
-            let same_place =
-                |a: &Vec<u8>, b: &Vec<u8>| self.spread() == Spread::None || slots::slot(a) == slots::slot(b);
-            for keys in keys.chunk_by(same_place) {
+            keys.sort_by_key(|key| self.slot(key));
+            for keys in keys.chunk_by(|a, b| self.slot(a) == self.slot(b)) {
                 let unlink = redis::cmd("UNLINK").arg(keys).take();
-                let _: u64 = self.call(slots::slot(&keys[0]), &unlink, deadline, read).await?;
+                let _: u64 = self.call(self.slot(&keys[0]), &unlink, deadline, read).await?;
             }
             if next == "0" {
                 return Ok(());

@@ -1,0 +1,57 @@
+-- Refund, undo and reset, in the same script as a charge: no bucket is asked whether it admits anything. After the rows of an undo come the marks of the charges
+-- (`core::Mark`): an instant and a rest each.
+
+-- What remains of a bucket that is reset: an empty state with what is out on lease, for as long as before: that is enough
+-- for the leases to end and to be earned back.
+local function reset(key)
+  local state = redis.pcall('GET', key)
+  if type(state) == 'table' then state = redis.pcall('LINDEX', key, 0) end
+  if type(state) ~= 'string' or #state == 12 or not (rare or helpers()).is_ours(state) or not rare.has_leases(state) then
+    call('DEL', key)
+    return ''
+  end
+  local ttl = call('PTTL', key)
+  call('DEL', key)
+  local alone, _, out = rare.split_leases(state)
+  if #out == 0 then return '' end
+  local tag, empty = alone:byte() % 16, nil
+  if tag == 1 or tag == 3 then
+    empty = pack('<BI7I7i7', tag, 0, read('<I7', alone, #alone - 13), now)
+  elseif tag == 6 then
+    empty = pack('<BI4I4i7i7', tag, 0, 0, now, now)
+  elseif tag == 5 then
+    empty = pack('<BI4i7', tag, 0, now)
+  else
+    empty = pack('<BI7i7i7', tag, 0, now, now)
+  end
+  empty = empty .. rare.pack_leases(out)
+  if tag == 5 then call('RPUSH', key, empty) else call('SET', key, empty) end
+  call('PEXPIRE', key, (ttl < 0 or injected) and max(ttl, 3600000) or max(ttl, 1))
+  return tag == 5 and '' or empty
+end
+
+local buckets, rows = {}, ''
+local stored = op ~= 4 and call('MGET', unpack(KEYS))
+for i, key in ipairs(KEYS) do
+  local after
+  if op == 4 then
+    after = reset(key)
+  else
+    local bucket = open(i, stored[i])
+    if not bucket then return pack('<i7', now) end
+    buckets[i] = bucket
+  end
+  if after then rows = rows .. pack('<BI2', 1, #after) .. after end
+end
+for i, bucket in ipairs(buckets) do
+  local key, cost = KEYS[i], bucket.cost
+  local after = bucket.stored or ''
+  if bucket.stored and cost > 0 then
+    local changes, take = true, -cost
+    if op == 5 then changes, take = undo(key, bucket, cost, read('<i7I7', input, 3 + 44 * #KEYS + 14 * i)) end
+    if changes then after = write(key, bucket, take, true) end
+  end
+  if bucket.kind == 5 then after = log.numbers(key, bucket, true) end
+  rows = rows .. pack('<BI2', 1, #after) .. after
+end
+return pack('<i7I2I2', now, steps, foreign) .. rows
