@@ -1,27 +1,26 @@
-//! Decisions made here, on tokens borrowed from Redis.
+//! Decisions made on this node, on tokens borrowed from Redis.
 //!
-//! A rule's `consistency` says where its decisions are made. This store stands before a [`RedisStore`] and sends there
-//! what must go there:
+//! A rule's `consistency` says where its decisions are made. This store gives an outcome to the rows that it can decide and
+//! leaves the others to a [`RedisStore`]:
 //!
 //! ```text
-//! exact     to Redis, always
-//! leased    a hot key: tokens held here, borrowed for half a second; a cold one: to Redis      desk, charge, line
+//! local     this node's share of the limit, in memory: limit / nodes                        crate::shares
+//! leased    a hot key: tokens held here, borrowed for half a second; a cold one: Redis      table, take, calls
 //! auto      the same, for keys that are much hotter
-//! local     this node's share of the limit, in memory: limit / nodes                           share
+//! exact     Redis, always
 //! ```
 //!
-//! What is borrowed was taken from the same bucket that `exact` uses, so the limit holds over the whole fleet, whatever
-//! node dies or is cut off (`docs/decisions/0006-leases.md`). The arithmetic of lending is [`tollgate_core::lease`]; here
-//! are the map of what is held, the calls, and one task that tends them: it gives back what nobody uses, says that this
-//! node is alive, and charges what was admitted while Redis was away.
+//! Borrowed tokens are taken from the same bucket that `exact` uses, so the limit holds over the whole fleet, whichever
+//! node crashes or is disconnected (`docs/decisions/0006-leases.md`). The arithmetic of lending is
+//! [`tollgate_core::lease`]; here are the table of leases, the calls, and a maintenance task, which returns unused leases,
+//! sends heartbeats and charges what was admitted while Redis was unavailable.
 
-mod charge;
-mod desk;
-mod elsewhere;
-mod line;
+mod calls;
+mod maintenance;
 mod owed;
-mod share;
-mod tend;
+mod sync;
+mod table;
+mod take;
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -30,21 +29,20 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 use tollgate_core::algorithm::State;
-use tollgate_core::lease::{NodeId, Temper};
-use tollgate_core::limit::Rank;
+use tollgate_core::lease::NodeId;
 use tollgate_core::rule::Consistency;
-use tollgate_core::{Hit, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::{Descriptor, Holder, Key, Micros, Op, Outcome, Rule, StoreError, Tier, Timestamp};
 
-use self::desk::Desks;
 use self::owed::Owed;
-use self::share::Shares;
+use self::table::{Row, Table, temper};
 use super::redis::RedisStore;
-use super::{Bounds, Due, NoteName, Store, StoreError};
+use super::{Bounds, Call, Due, NoteName, Store, run_concurrently};
 use crate::clock::Clock;
 use crate::reserve::ReservationId;
+use crate::shares::Shares;
 
 /// Decides locally where rules allow it, and at Redis elsewhere.
 ///
@@ -58,29 +56,32 @@ use crate::reserve::ReservationId;
 ///   - { name: all, key: global, limit: 50000/s burst 100000, consistency: leased }
 /// "#)?;
 /// let limiter = Limiter::new(rules, LeasedStore::new(redis));
-/// // … and when the program ends, what is borrowed goes back:
+/// // … and when the program ends, return what is borrowed:
 /// limiter.store().close().await;
 /// # Ok(()) }
 /// ```
 ///
-/// Dropped without [`close`](Self::close), what it holds counts as spent when the leases end, within half a second.
+/// If the store is dropped without [`close`](Self::close), what it holds counts as spent when the leases end, within half a
+/// second.
 #[derive(Debug)]
 pub struct LeasedStore {
     shared: Arc<Shared>,
-    tending: Mutex<JoinHandle<()>>,
+    maintenance: Mutex<JoinHandle<()>>,
 }
 
-/// What callers and the tending task share.
+/// What decisions and the maintenance task share.
 #[derive(Debug)]
 struct Shared {
     redis: RedisStore,
     node: NodeId,
     /// The last call that was sent, of any key.
     sequence: AtomicU64,
-    desks: Desks,
+    table: Table,
     shares: Shares,
+    /// The outcome of the last heartbeat, until membership is known; `None` before the first.
+    membership: watch::Sender<Option<Result<(), StoreError>>>,
     owed: Owed,
-    /// Nothing is borrowed any more, and nobody tends.
+    /// Nothing is borrowed any more, and maintenance has stopped.
     closed: AtomicBool,
     counters: Counters,
 }
@@ -102,23 +103,23 @@ struct Counters {
 pub struct LeaseStats {
     /// Decisions on tokens held here.
     pub local_decisions: u64,
-    /// Refusals because Redis refused the same a moment ago.
+    /// Refusals from the cache: Redis had just refused the same.
     pub remembered_refusals: u64,
     /// Decisions on leased keys that were left to Redis, because the key was cold or nothing could be borrowed.
     pub exact_decisions: u64,
     /// Decisions on this node's share of a limit.
     pub share_decisions: u64,
-    /// Calls to borrow, renew and give back.
+    /// Calls that borrow, renew and return leases.
     pub lease_calls: u64,
-    /// Such calls that were not answered.
+    /// Such calls that failed.
     pub failed_calls: u64,
     /// Tokens held now.
     pub tokens_held: u64,
-    /// Tokens that ended unspent or were lent in answers that came too late, and places in queues that nobody took.
+    /// Tokens that expired unspent or were lent in late answers, and places in queues that were not used.
     pub tokens_stranded: u64,
-    /// Tokens charged after an outage for what was admitted in it.
+    /// Tokens charged after an outage for requests admitted during it.
     pub tokens_debited: u64,
-    /// Nodes of the fleet, this one included, as last heard.
+    /// Nodes of the fleet, this one included, as last counted.
     pub nodes: u32,
 }
 
@@ -132,44 +133,45 @@ pub struct Held {
 }
 
 impl LeasedStore {
-    /// A store before `redis`; must be made within a tokio runtime, where it tends its leases.
+    /// A store in front of `redis`. Must be called within a tokio runtime, which runs its maintenance task.
     pub fn new(redis: RedisStore) -> Self {
         Self::among(redis, NonZeroU32::MIN)
     }
 
-    /// The same where there are known to be at least so many nodes.
+    /// The same for a fleet of at least this many nodes.
     pub fn among(redis: RedisStore, nodes: NonZeroU32) -> Self {
         Self::bounded(redis, nodes, Bounds::default())
     }
 
-    /// The same with so much room for the shares that rules with `consistency: local` count here.
+    /// The same with these bounds on the memory for shares of rules with `consistency: local`.
     pub fn bounded(redis: RedisStore, nodes: NonZeroU32, bounds: Bounds) -> Self {
         let clock = redis.clock().clone();
         let shared = Arc::new(Shared {
             redis,
-            // Keyed by the system's randomness: no other node has it.
+            // Made of the system's randomness, so that no two nodes have the same.
             node: NodeId(RandomState::new().build_hasher().finish()),
             sequence: AtomicU64::new(0),
-            desks: Desks::new(),
+            table: Table::new(),
             shares: Shares::new(clock, nodes, bounds),
+            membership: watch::Sender::new(None),
             owed: Owed::default(),
             closed: AtomicBool::new(false),
             counters: Counters::default(),
         });
-        let tending = tokio::spawn(tend::run(Arc::downgrade(&shared)));
-        LeasedStore { shared, tending: Mutex::new(tending) }
+        let maintenance = tokio::spawn(maintenance::run(Arc::downgrade(&shared)));
+        LeasedStore { shared, maintenance: Mutex::new(maintenance) }
     }
 
-    /// Gives back everything that is borrowed, charges what was admitted while Redis was away and leaves the fleet.
-    /// Decisions after this are made at Redis.
+    /// Returns all leases, charges what was admitted while Redis was unavailable and ends this node's membership. Later
+    /// decisions are made at Redis.
     pub async fn close(&self) {
         self.shared.closed.store(true, Ordering::Relaxed);
-        let mut tending = self.tending.lock().await;
-        if !tending.is_finished() {
-            // It ends of itself, when what it has begun to charge is charged; a panic of it has been reported.
-            let _ = (&mut *tending).await;
+        let mut maintenance = self.maintenance.lock().await;
+        if !maintenance.is_finished() {
+            // It ends when the debits that it has sent are answered. A panic in it has been reported.
+            let _ = (&mut *maintenance).await;
         }
-        tend::close(&self.shared).await;
+        maintenance::close(&self.shared).await;
     }
 
     /// The store it borrows from.
@@ -177,27 +179,30 @@ impl LeasedStore {
         &self.shared.redis
     }
 
-    /// Where decisions on a hit's key are made at present.
-    pub fn held(&self, hit: &Hit<'_>) -> Held {
-        let consistency = hit.key.space().consistency();
-        let exact = Held { in_force: Consistency::Exact, tokens: 0 };
-        match consistency {
-            Consistency::Local => Held { in_force: Consistency::Local, ..exact },
-            _ => self.shared.desks.held(hit, self.shared.now()).unwrap_or(exact),
+    /// Where decisions of a rule on a request's key are made at present.
+    pub fn held(&self, rule: &Rule, request: &Descriptor<'_>) -> Held {
+        let not_leased = |in_force| Held { in_force, tokens: 0 };
+        match (rule.consistency(), rule.limit()) {
+            (Consistency::Local, _) => not_leased(Consistency::Local),
+            (Consistency::Leased | Consistency::Auto, Some(limit)) => {
+                let hash = crate::key_seeds().hash(rule.key(request));
+                let held = self.shared.table.held(hash, limit, self.shared.now());
+                held.unwrap_or_else(|| not_leased(Consistency::Exact))
+            }
+            _ => not_leased(Consistency::Exact),
         }
     }
 
-    /// For each rule of which keys are decided here on borrowed tokens, by
-    /// [`Space::digest`](tollgate_core::Space::digest), how many keys those are.
+    /// The number of keys that are decided here on borrowed tokens, for each rule that has any, by
+    /// [`Space::digest`](tollgate_core::Space::digest).
     pub fn leases(&self) -> HashMap<[u64; 2], usize> {
-        self.shared.desks.leases()
+        self.shared.table.leases()
     }
 
     /// What it has done, and holds.
     pub fn stats(&self) -> LeaseStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.shared.counters;
-        let sum = self.shared.desks.sum(self.shared.now());
         LeaseStats {
             local_decisions: read(&counters.local),
             remembered_refusals: read(&counters.remembered),
@@ -205,7 +210,7 @@ impl LeasedStore {
             share_decisions: read(&counters.shares),
             lease_calls: read(&counters.calls),
             failed_calls: read(&counters.failed_calls),
-            tokens_held: sum.tokens,
+            tokens_held: self.shared.table.sum(self.shared.now()).tokens,
             tokens_stranded: read(&counters.stranded),
             tokens_debited: read(&counters.debited),
             nodes: self.shared.shares.rank().nodes.get(),
@@ -215,88 +220,159 @@ impl LeasedStore {
 
 impl Drop for LeasedStore {
     fn drop(&mut self) {
-        self.tending.get_mut().abort();
+        self.maintenance.get_mut().abort();
     }
 }
 
 impl Shared {
-    /// The time that leases are counted on.
+    /// The clock that leases are timed by.
     #[inline]
     fn now(&self) -> Timestamp {
         self.redis.clock().since_boot()
     }
 
+    #[inline]
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
     fn next_sequence(&self) -> u64 {
         self.sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
-}
 
-/// When to borrow for a hit's key; `None` where nothing is borrowed.
-#[inline]
-fn temper(hit: &Hit<'_>) -> Option<Temper> {
-    match hit.key.space().consistency() {
-        Consistency::Leased => Some(Temper::LEASED),
-        Consistency::Auto => Some(Temper::AUTO),
-        Consistency::Exact | Consistency::Local => None,
+    /// Decides the rows with `consistency: local`; `None` if there are none. A charge waits until membership is known.
+    async fn run_shares(&self, call: &mut Call<'_>) -> Option<Timestamp> {
+        let rules = call.rules;
+        let is_local = |tier: &Tier| tier.is_pending() && is_local(rules.rule(tier.rule));
+        if call.op == Op::Charge && !self.shares.is_counted() && call.tiers.iter().any(is_local) {
+            let deadline = self.deadline(call);
+            if let Err(error) = self.membership_known(deadline).await {
+                let local = call.tiers.iter_mut().filter(|tier| is_local(tier));
+                local.for_each(|tier| tier.outcome = Outcome::Lost(error));
+            }
+        }
+        self.run_counted_shares(call)
+    }
+
+    /// The same once membership is known.
+    fn run_counted_shares(&self, call: &mut Call<'_>) -> Option<Timestamp> {
+        let rules = call.rules;
+        let is_local = |tier: &Tier| is_local(rules.rule(tier.rule));
+        let count = call.tiers.iter().filter(|tier| tier.is_pending() && is_local(tier)).count();
+        if count == 0 {
+            return None;
+        }
+        if call.op == Op::Charge {
+            self.counters.shares.fetch_add(count as u64, Ordering::Relaxed);
+        }
+        Some(self.shares.run(call, is_local))
+    }
+
+    /// Whether a row can be decided without waiting, as far as one look tells.
+    fn is_ready(&self, call: &Call<'_>, tier: &Tier) -> bool {
+        match Row::of(call, tier) {
+            // The look that takes the cost of an only row finds out by itself.
+            Some(_) if call.tiers.len() == 1 => call.op == Op::Charge && !self.is_closed(),
+            Some(row) if call.op == Op::Charge && !self.is_closed() => {
+                let held = self.table.held(row.hash, row.limit, self.now());
+                held.is_some_and(|held| held.tokens >= row.demand.cost)
+            }
+            Some(_) => false,
+            None => is_local(call.rule(tier)) && self.shares.is_counted(),
+        }
     }
 }
 
 #[inline]
-fn is_exact(hit: &Hit<'_>) -> bool {
-    temper(hit).is_none() && !is_local(hit)
-}
-
-#[inline]
-fn is_local(hit: &Hit<'_>) -> bool {
-    hit.key.space().consistency() == Consistency::Local
+fn is_local(rule: &Rule) -> bool {
+    rule.consistency() == Consistency::Local
 }
 
 impl Store for LeasedStore {
-    async fn charge(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        match hits {
-            hits if hits.iter().all(is_exact) => self.shared.redis.charge(hits, verdicts).await,
-            [hit] => self.shared.charge_one(hit, verdicts).await,
-            hits => self.shared.charge_all(hits, verdicts).await,
+    /// What this node has spent of a lease is reported to Redis before an undo, so that the result is as if it had never
+    /// been taken. What another node has spent and not reported is given back only as far as Redis knows of usage: too few
+    /// requests may be admitted then, never too many. A reset returns this node's leases first; those of other nodes stay.
+    async fn run(&self, call: &mut Call<'_>) -> Timestamp {
+        let shared = &self.shared;
+        let shares_at = shared.run_shares(call).await;
+        match call.op {
+            Op::Charge => shared.take(call).await,
+            Op::Undo | Op::Reset => shared.report(call).await,
+            Op::Peek | Op::Refund => {}
         }
+        if !call.has_pending() {
+            return shares_at.unwrap_or_else(|| shared.redis.redis_time());
+        }
+        let leased = shared.pending(call);
+        let at = shared.redis.run(call).await;
+        leased.into_iter().for_each(|row| shared.answered_by_redis(call, row));
+        at
     }
 
-    async fn peek(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.shared.peek(hits, verdicts).await
+    /// Decides a call whose rows are all local, or covered by leases.
+    #[inline]
+    fn run_now(&self, call: &mut Call<'_>) -> Option<Timestamp> {
+        let shared = &self.shared;
+        let is_ready = |tier: &Tier| tier.is_pending() && shared.is_ready(call, tier);
+        if !call.tiers.iter().all(is_ready) || !shared.take_now(call) {
+            return None;
+        }
+        Some(shared.run_counted_shares(call).unwrap_or_else(|| shared.redis.redis_time()))
     }
 
-    async fn refund(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.shared.refund(hits, verdicts).await
+    async fn run_many(&self, calls: &mut [Call<'_>]) -> Vec<Timestamp> {
+        run_concurrently(self, calls).await
     }
 
-    /// At Redis and in this node's shares. What this node has spent of a lease is told first, so that in sum it is as if it
-    /// had never been taken. What another node has spent and not told yet is given back only as far as there is something
-    /// used: then too few are admitted, never too many.
-    async fn undo(
-        &self,
-        hits: &[Hit<'_>],
-        charged: &[Verdict],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
-        self.shared.undo(hits, charged, verdicts).await
-    }
-
-    /// What other nodes have borrowed stays borrowed; what this one has is given back first.
-    async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        self.shared.reset(hits, verdicts).await
+    /// Also notes what a failure policy admitted instead of Redis, to be charged when Redis has recovered.
+    fn finish(&self, call: &mut Call<'_>, passes: bool) {
+        let (shared, rules, request, op) = (&self.shared, call.rules, call.request, call.op);
+        if !passes {
+            shared.shares.give_back(call, |tier| is_local(rules.rule(tier.rule)));
+        }
+        for tier in call.tiers.iter_mut() {
+            let rule = rules.rule(tier.rule);
+            match tier.outcome {
+                Outcome::Held { if_passed, holder } if holder != Holder::Charge || is_local(rule) => {
+                    let is_kept = passes || !tier.enforces();
+                    if !is_kept {
+                        shared.put_back(tier, rule.limit());
+                    }
+                    let verdict = if is_kept { if_passed } else { if_passed.given_back(tier.cost, None) };
+                    tier.outcome = Outcome::Decided(verdict);
+                }
+                // What may have been charged is not charged again.
+                Outcome::Instead { verdict, error, .. }
+                    if passes && verdict.allowed && !error.is_in_doubt() =>
+                {
+                    if let Some(limit) = rule.limit().filter(|_| op == Op::Charge && temper(rule).is_some()) {
+                        let place = || shared.redis.place(rule, rule.key(request));
+                        shared.owed.add(tier.hash, limit, tier.cost, place);
+                    }
+                }
+                _ => {}
+            }
+        }
+        shared.redis.finish(call, passes);
     }
 
     fn clock(&self) -> &Clock {
         self.shared.redis.clock()
     }
 
-    fn owe(&self, hits: &[Hit<'_>]) {
-        for hit in hits.iter().filter(|hit| !is_local(hit)) {
-            self.shared.owed.add(self.shared.desks.hash(&hit.key), hit, || self.shared.redis.place(hit));
-        }
+    fn shares(&self) -> Option<&Shares> {
+        Some(&self.shared.shares)
     }
 
-    fn rank(&self) -> Option<Rank> {
-        Some(self.shared.shares.rank())
+    async fn inspect(&self, rule: &Rule, key: Key<'_>) -> Result<Option<State>, StoreError> {
+        if !is_local(rule) {
+            return self.shared.redis.inspect(rule, key).await;
+        }
+        let share = rule.divided(self.shared.shares.rank());
+        match share.limit() {
+            Some(_) => self.shared.shares.buckets().inspect(&share, key).await,
+            None => Ok(None),
+        }
     }
 
     async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
@@ -316,15 +392,4 @@ impl Store for LeasedStore {
     ) -> Result<Vec<u64>, StoreError> {
         self.shared.settle(reservation, due, ttl).await
     }
-
-    async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
-        match hit.key.space().consistency() {
-            Consistency::Local => self.shared.shares.inspect(hit).await,
-            _ => self.shared.redis.inspect(hit).await,
-        }
-    }
 }
-
-/// How long a node counts as alive after it was heard of, and how often it speaks.
-const ALIVE: Micros = Micros::new(3_000_000);
-const HEARTBEAT: Micros = Micros::new(1_000_000);
