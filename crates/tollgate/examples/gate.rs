@@ -8,8 +8,9 @@ use tollgate::{Gate, MemoryStore};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gate = Gate::new("5/min burst 3".parse()?, MemoryStore::new());
     for request in 1..=4 {
-        let verdict = gate.allow("user:123").await?;
-        println!("request {request}: allowed {}, {} left", verdict.allowed, verdict.remaining);
+        let answer = gate.allow("user:123").await;
+        let left = answer.remaining().unwrap_or_default();
+        println!("request {request}: allowed {}, {left} left", answer.allowed());
     }
     Ok(())
 }

@@ -17,15 +17,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let request = Descriptor::new().with("user_id", "42").with("plan", "free");
     for _ in 0..4 {
-        let answer = limiter.check(&request, 1).await;
+        let answer = limiter.check(&request).await;
         match answer.retry_after() {
             _ if answer.allowed() => println!("allowed, {:?} left", answer.remaining()),
             Some(wait) => println!("refused by {:?}, again in {} s", answer.rule(), wait.ceil_secs()),
-            None => println!("refused by {:?}, for ever", answer.rule()),
+            None => println!("refused by {:?}; waiting does not help", answer.rule()),
         }
     }
 
-    let banned = limiter.check(&Descriptor::new().with("user_id", "666"), 1).await;
-    println!("{:?} by {:?}", banned.outcome(), banned.rule());
+    let banned = limiter.check(&Descriptor::new().with("user_id", "666")).await;
+    println!("{:?} by {:?}", banned.status(), banned.rule());
     Ok(())
 }

@@ -102,7 +102,7 @@ fn decide_until(limiter: &Limiter<MemoryStore>, stop: &AtomicBool, clock: &Clock
     let mut waits = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let begin = clock.now();
-        runtime.block_on(limiter.check(&request, 1));
+        runtime.block_on(limiter.check(&request));
         waits.push(since(clock, begin));
     }
     waits

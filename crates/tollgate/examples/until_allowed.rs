@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let deadline = limiter.clock().now().after(Micros::from(Duration::from_millis(450)));
     for mail in 1..=10 {
-        let answer = limiter.until_allowed(&job, 1, deadline).await;
+        let answer = limiter.request(&job).until_allowed(deadline).await;
         if !answer.allowed() {
             println!("mail {mail}: its turn would come after the deadline");
             break;

@@ -57,7 +57,7 @@ struct Anchor {
 struct Manual {
     now: AtomicI64,
     turned: Notify,
-    forgetful: bool,
+    evicts: bool,
 }
 
 impl Clock {
@@ -86,17 +86,17 @@ impl Clock {
     }
 
     /// A manual clock under which stores forget as they do under the system's. Only ever turn it forwards.
-    pub fn manual_and_forgetful(now: Timestamp) -> Self {
+    pub fn manual_with_eviction(now: Timestamp) -> Self {
         let now = AtomicI64::new(now.as_micros());
-        Clock(Kind::Manual(Arc::new(Manual { now, forgetful: true, ..Manual::default() })))
+        Clock(Kind::Manual(Arc::new(Manual { now, evicts: true, ..Manual::default() })))
     }
 
     /// Whether buckets that are as good as new may be dropped. Not where time is injected: the clock may go back
     /// to when they were not.
-    pub fn lets_forget(&self) -> bool {
+    pub fn allows_eviction(&self) -> bool {
         match &self.0 {
             Kind::System(_) => true,
-            Kind::Manual(manual) => manual.forgetful,
+            Kind::Manual(manual) => manual.evicts,
         }
     }
 

@@ -1,7 +1,7 @@
-//! A rate limiter: every request pays a token at the gate or is told when to return.
+//! A rate limiter for fleets: exact limits over any number of nodes, or in one process.
 //!
 //! [`Limiter`] decides requests by rules: it matches a [`Descriptor`] to the rules of a file ([`rules`]), charges
-//! all their buckets or none, and answers with the limit that speaks. [`Gate`] is the small form, one limit and
+//! all their buckets or none, and answers with the binding limit. [`Gate`] is the small form, one limit and
 //! keys of your own. Both keep their buckets in a [`Store`]; [`MemoryStore`] is the one in this process.
 //!
 //! ```
@@ -10,14 +10,14 @@
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let rules = rules::parse("rules.yaml", "rules: [{ key: 'user:{user_id}', limit: 10/s burst 50 }]")?;
 //! let limiter = Limiter::new(rules, MemoryStore::new());
-//! let answer = limiter.check(&Descriptor::new().with("user_id", "42"), 1).await;
+//! let answer = limiter.check(&Descriptor::new().with("user_id", "42")).await;
 //! assert!(answer.allowed());
 //! assert_eq!(answer.remaining(), Some(49));
 //! # Ok(()) }
 //! ```
 //!
-//! A refusal is a value, not an error: [`Decision`] says how long to wait. So is a store that cannot be asked: each
-//! rule says what happens then ([`Decision::degraded`]). [`replay`] runs a trace through rules in virtual time. [`core`] is the arithmetic beneath, which
+//! A refusal is a value, not an error: [`Decision`] says how long to wait. While the store is unavailable, each rule's
+//! failure policy answers ([`Decision::degraded`]). [`replay`] runs a trace through rules in virtual time. [`core`] is the arithmetic beneath, which
 //! reads no clock: tests turn a [`Clock::manual`].
 
 pub mod audit;
@@ -28,13 +28,15 @@ pub mod doctor;
 mod failure;
 mod gate;
 pub mod json;
-mod key_hash;
+mod key_seeds;
 mod limiter;
 mod meter;
 pub mod plans;
 pub mod replay;
+mod request;
 mod reserve;
 pub mod rules;
+mod shares;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod sql;
 mod store;
@@ -45,22 +47,25 @@ pub use clock::Clock;
 pub use decimal::{Decimal, DecimalError};
 pub use failure::DegradedCount;
 pub use gate::Gate;
-pub use limiter::{Answer, Explanation, Limiter, Outlook, Snapshot};
+pub use key_seeds::key_seeds;
+pub use limiter::{Answer, BucketPreview, Explanation, Limiter, Snapshot};
 pub use meter::{CLASSES_US, Histogram, HistogramCounts, StoreCalls};
 pub use plans::Plans;
+pub use request::Request;
 pub use reserve::{ReservationId, ReservationIdError, ReserveError, Reserved, SettleError, Settled};
+pub use shares::Shares;
 #[cfg(feature = "redis")]
 pub use store::leased::{Held, LeaseStats, LeasedStore};
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisBuilder, RedisConfigError, RedisStats, RedisStore};
 pub use store::{
-    About, AnyStore, Bounds, Difference, Due, MemoryStats, MemoryStore, NoteName, Store, StoreError,
+    About, AnyStore, Bounds, Call, Deadline, Difference, Due, MemoryStats, MemoryStore, NoteName, Store,
 };
 pub use tollgate_core as core;
 pub use tollgate_core::limit::Ticks;
 pub use tollgate_core::{
-    AlgorithmName, Decision, Descriptor, Hit, Limit, LimitError, Micros, Outcome, Rule, RuleSet, Tier,
-    Timestamp, Verdict,
+    AlgorithmName, Decision, Descriptor, Limit, LimitError, Micros, Op, Outcome, Rule, RuleSet, Status,
+    StoreError, Tier, Tiers, Timestamp, Verdict,
 };
 
 /// The snippets of the README and of the guide, compiled and run.

@@ -10,16 +10,18 @@ use arc_swap::{ArcSwap, Guard};
 use tollgate_core::algorithm::{Bucket, Demand, State};
 use tollgate_core::rule::{Consistency, Mismatch};
 use tollgate_core::{
-    Decision, Descriptor, Enforcement, Hit, Limited, Micros, Outcome, RuleIndex, RuleSet, Ruling, Timestamp,
-    Verdict, Verdicts,
+    Decision, Descriptor, Mark, Micros, Op, Outcome, Rule, RuleIndex, RuleSet, Status, StoreError, Tier,
+    Tiers, Timestamp, Verdict,
 };
 
 use crate::audit::Violations;
 use crate::clock::Clock;
 use crate::failure::{DegradedCount, Failure};
+use crate::key_seeds::key_seeds;
 use crate::meter::{StoreCalls, StoreMeter};
 use crate::plans::Plans;
-use crate::store::{AnyStore, Bounds, Store, StoreError, window};
+use crate::request::Request;
+use crate::store::{AnyStore, Bounds, Call, Store, window};
 
 /// Decides requests by rules.
 ///
@@ -34,9 +36,9 @@ use crate::store::{AnyStore, Bounds, Store, StoreError, window};
 /// let limiter = Limiter::new(rules, MemoryStore::new());
 ///
 /// let request = Descriptor::new().with("user_id", "42");
-/// assert!(limiter.check(&request, 1).await.allowed());
-/// assert!(limiter.check(&request, 1).await.allowed());
-/// let refused = limiter.check(&request, 1).await;
+/// assert!(limiter.check(&request).await.allowed());
+/// assert!(limiter.check(&request).await.allowed());
+/// let refused = limiter.check(&request).await;
 /// assert!(!refused.allowed());
 /// assert_eq!(refused.rule(), Some("per-user"));
 /// assert!(refused.retry_after().is_some_and(|wait| wait.get() <= 100_000));
@@ -61,7 +63,7 @@ pub struct Answer {
     plan: Option<Arc<str>>,
 }
 
-/// One rule set, held for as long as somebody needs it; taking it counts nothing and waits for nobody.
+/// One rule set, held until it is dropped. Taking it is cheap: it neither counts references nor waits.
 pub struct Snapshot(Guard<Arc<RuleSet>>);
 
 /// How a rule met a request, for [`Limiter::explain`].
@@ -71,29 +73,64 @@ pub struct Explanation<'r> {
     pub rule: RuleIndex,
     /// Why it does not apply, unless it does.
     pub mismatch: Option<Mismatch<'r>>,
-    /// Another rule that stands in for it, where that is why it does not apply.
+    /// Whether it does not apply because another rule replaces it.
     pub replaced: bool,
 }
 
-/// What one bucket of a request has, and would have once the request was charged, for [`Limiter::outlook`].
+/// One bucket of a request, before and after a charge, for [`Limiter::preview`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outlook {
+pub struct BucketPreview {
     /// The rule it belongs to.
     pub rule: RuleIndex,
-    /// What is remembered of it; none of a bucket that is as good as new.
+    /// Its state; none where it equals a fresh one.
     pub state: Option<State>,
-    /// What it says, as it is.
+    /// Its answer as it is.
     pub before: Verdict,
-    /// The same with the request charged, if it would pass.
+    /// Its answer with the request charged, if it would pass.
     pub after: Verdict,
 }
 
-/// What is done to the buckets of a request.
+/// What a call to the store is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum Purpose {
+    /// An answer; a refusal is not recorded as a violation.
+    Answer,
+    /// An answer; a refusal is recorded.
     Check,
-    Peek,
-    Refund,
+    /// A charge that may be settled later; a refusal is recorded.
+    Reservation,
+}
+
+/// A call that is under way. If the decision is dropped before it is finished, what the store holds is given back.
+struct Unfinished<'s, 'c, S: Store> {
+    limiter: &'s Limiter<S>,
+    call: Call<'c>,
+    is_finished: bool,
+}
+
+impl<'s, 'c, S: Store> Unfinished<'s, 'c, S> {
+    #[inline]
+    const fn new(limiter: &'s Limiter<S>, call: Call<'c>) -> Self {
+        Unfinished { limiter, call, is_finished: false }
+    }
+
+    /// Ends the call: rows that the store lost get the answer of their policy, and what is held is spent or given back.
+    #[inline]
+    fn finish(mut self) {
+        self.limiter.failure.apply(&self.limiter.store, &mut self.call);
+        let passes = !self.call.refuses();
+        self.limiter.store.finish(&mut self.call, passes);
+        self.is_finished = true;
+    }
+}
+
+impl<S: Store> Drop for Unfinished<'_, '_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.limiter.store.finish(&mut self.call, false);
+        }
+    }
 }
 
 impl<S: Store> Limiter<S> {
@@ -109,14 +146,14 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// The same as one of so many nodes: while the store is away, rules with `on_store_failure: local` count against
-    /// this node's share of their limit.
+    /// The same as one of at least this many nodes: while the store is unavailable, rules with `on_store_failure: local`
+    /// count against this node's share of their limit.
     #[must_use]
     pub fn with_nodes(self, nodes: NonZeroU32) -> Self {
         Limiter { failure: Failure::new(nodes, self.failure.bounds), ..self }
     }
 
-    /// The same with so much room for these shares, while the store is away.
+    /// The same with these bounds on the shares that are used while the store is unavailable.
     #[must_use]
     pub fn with_local_bounds(self, bounds: Bounds) -> Self {
         Limiter { failure: Failure::new(self.failure.nodes, bounds), ..self }
@@ -134,159 +171,100 @@ impl<S: Store> Limiter<S> {
         Limiter { plans: Some(plans), ..self }
     }
 
-    /// Decides one request and charges its cost if it may pass.
-    ///
-    /// While the store cannot be asked, each rule's `on_store_failure` decides, and the answer says so
-    /// ([`Decision::degraded`]). A request whose cost attribute is invalid is refused, and the answer says why
-    /// ([`Decision::invalid_cost`]).
+    /// Decides one request of cost 1 and charges it if it is allowed. [`request`](Self::request) has the settings.
     #[inline]
-    pub async fn check(&self, request: &Descriptor<'_>, cost: u64) -> Answer {
-        self.check_within(request, cost, Micros::MAX).await
+    pub fn check<'a>(&'a self, request: &'a Descriptor<'a>) -> impl Future<Output = Answer> + use<'a, S> {
+        self.request(request).check()
     }
 
-    /// As [`check`](Self::check), but a request that would be held for longer than `patience` is refused and
-    /// charged nothing.
-    pub async fn check_within(&self, request: &Descriptor<'_>, cost: u64, patience: Micros) -> Answer {
-        let answer = self.decide(request, cost, patience, Verb::Check).await;
-        self.record(request, &answer);
-        answer
+    /// A request with settings: cost, longest wait, other rules; ended by what is done with it.
+    #[inline]
+    pub const fn request<'a>(&'a self, request: &'a Descriptor<'a>) -> Request<'a, S> {
+        Request::new(self, request)
     }
 
-    /// As [`check`](Self::check), by other rules than the limiter's, over the same buckets. A refusal is no violation:
-    /// nobody but the caller asked for the limit.
-    pub async fn check_by(&self, rules: impl Into<Snapshot>, request: &Descriptor<'_>, cost: u64) -> Answer {
-        self.decide_by(rules.into(), None, request, cost, Micros::MAX, Verb::Check).await
-    }
-
-    /// As [`peek`](Self::peek), by other rules than the limiter's.
-    pub async fn peek_by(&self, rules: impl Into<Snapshot>, request: &Descriptor<'_>, cost: u64) -> Answer {
-        self.decide_by(rules.into(), None, request, cost, Micros::MAX, Verb::Peek).await
-    }
-
-    /// As [`refund`](Self::refund), by other rules than the limiter's.
-    ///
-    /// # Errors
-    ///
-    /// The store gave no answer. It may have given the cost back all the same.
-    pub async fn refund_by(
-        &self,
-        rules: impl Into<Snapshot>,
-        request: &Descriptor<'_>,
-        cost: u64,
-    ) -> Result<Answer, StoreError> {
-        self.at_store_by(rules.into(), None, request, cost, Verb::Refund).await
-    }
-
-    /// Answers what [`check`](Self::check) would, and charges nothing.
-    pub async fn peek(&self, request: &Descriptor<'_>, cost: u64) -> Answer {
-        self.decide(request, cost, Micros::MAX, Verb::Peek).await
-    }
-
-    /// Gives the cost of a request back to every limit that matches it. Nothing is given back where the cost is invalid
-    /// ([`Decision::invalid_cost`]).
-    ///
-    /// # Errors
-    ///
-    /// The store gave no answer. It may have given the cost back all the same.
-    pub async fn refund(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
-        self.at_store(request, cost, Verb::Refund).await
-    }
-
-    /// As [`check`](Self::check), where only the store may decide.
-    ///
-    /// # Errors
-    ///
-    /// The store gave no answer. It may have charged the request all the same.
-    pub async fn try_check(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
-        self.at_store(request, cost, Verb::Check).await
-    }
-
-    /// As [`peek`](Self::peek), where only the store may decide.
-    ///
-    /// # Errors
-    ///
-    /// The store gave no answer.
-    pub async fn try_peek(&self, request: &Descriptor<'_>, cost: u64) -> Result<Answer, StoreError> {
-        self.at_store(request, cost, Verb::Peek).await
-    }
-
-    /// Forgets every bucket of a request, also where a rule denies or exempts it.
-    ///
-    /// # Errors
-    ///
-    /// The store gave no answer.
-    pub async fn reset(&self, request: &Descriptor<'_>) -> Result<Answer, StoreError> {
-        let plan = self.plan(request).await;
-        let named = plan.as_deref().map(|plan| on_plan(request, plan));
-        let request = named.as_ref().unwrap_or(request);
-        let rules = self.rules();
-        let limited = rules.limited(request, 1, Micros::MAX);
-        let mut verdicts = Verdicts::new();
-        let at = self.store.reset(&limited.hits, &mut verdicts).await?;
-        let decision = Decision::strictest(&rules, &limited, &verdicts);
-        drop(limited);
-        Ok(Answer { decision, rules, at, plan })
+    /// Decides many independent requests, each as [`Request::check`] does. The store fetches or sends all of them together.
+    pub async fn check_many(&self, requests: &[Request<'_, S>]) -> Vec<Answer> {
+        let mut matched: Vec<(Answer, Option<Descriptor<'_>>, bool)> = Vec::with_capacity(requests.len());
+        for request in requests {
+            let mut answer = self.start(request);
+            answer.plan = self.plan(request.descriptor).await;
+            let with_plan = answer.plan().map(|plan| on_plan(request.descriptor, plan));
+            let asks =
+                self.match_rules(&mut answer, with_plan.as_ref().unwrap_or(request.descriptor), request.cost);
+            matched.push((answer, with_plan, asks));
+        }
+        let mut calls = Vec::with_capacity(requests.len());
+        let mut instants = Vec::with_capacity(requests.len());
+        for (request, (answer, with_plan, asks)) in requests.iter().zip(&mut matched) {
+            let Answer { decision, rules, at, .. } = answer;
+            if *asks {
+                let descriptor = with_plan.as_ref().unwrap_or(request.descriptor);
+                let mut call = Call::new(Op::Charge, rules, descriptor, decision.rows());
+                call.max_wait = request.max_wait;
+                calls.push(Unfinished::new(self, call));
+                instants.push(at);
+            }
+        }
+        let mut running: Vec<Call<'_>> =
+            calls.iter_mut().map(|unfinished| unfinished.call.reborrow()).collect();
+        let began = self.store.waits().then(|| self.clock().now());
+        let ran = self.store.run_many(&mut running).await;
+        if let Some(began) = began {
+            let ended = self.clock().now();
+            running.iter().for_each(|call| self.meter.record(began, ended, call.error()));
+        }
+        drop(running);
+        instants.into_iter().zip(ran).for_each(|(at, ran)| *at = ran);
+        calls.into_iter().for_each(Unfinished::finish);
+        let answers = requests.iter().zip(matched).map(|(request, (mut answer, _, asks))| {
+            if asks {
+                self.conclude(&mut answer);
+            }
+            self.record(request, &answer);
+            answer
+        });
+        answers.collect()
     }
 
     /// The whole flow: match, decide at the store or without it, answer.
     #[inline]
-    async fn decide(&self, request: &Descriptor<'_>, cost: u64, patience: Micros, verb: Verb) -> Answer {
-        let plan = self.plan(request).await;
-        let named = plan.as_deref().map(|plan| on_plan(request, plan));
-        let request = named.as_ref().unwrap_or(request);
-        self.decide_by(self.rules(), plan, request, cost, patience, verb).await
+    pub(crate) async fn decide(&self, request: Request<'_, S>, op: Op, purpose: Purpose) -> Answer {
+        let mut answer = self.start(&request);
+        if self.plans.is_some() {
+            answer.plan = self.plan(request.descriptor).await;
+        }
+        let with_plan = answer.plan().map(|plan| on_plan(request.descriptor, plan));
+        let descriptor = with_plan.as_ref().unwrap_or(request.descriptor);
+        if self.match_rules(&mut answer, descriptor, request.cost) {
+            let mut call = Call::new(op, &answer.rules, descriptor, answer.decision.rows());
+            call.max_wait = request.max_wait;
+            call.is_reservation = purpose == Purpose::Reservation;
+            let mut unfinished = Unfinished::new(self, call);
+            answer.at = match self.store.run_now(&mut unfinished.call) {
+                Some(at) => at,
+                None => self.wait_for_store(&mut unfinished.call).await,
+            };
+            unfinished.finish();
+            self.conclude(&mut answer);
+        }
+        if purpose != Purpose::Answer {
+            self.record(&request, &answer);
+        }
+        answer
     }
 
-    /// The flow under one snapshot of rules: a reload never splits a request.
+    /// An answer without rows, by one snapshot of the rules: a reload never splits a request.
     #[inline]
-    async fn decide_by(
-        &self,
-        rules: Snapshot,
-        plan: Option<Arc<str>>,
-        request: &Descriptor<'_>,
-        cost: u64,
-        patience: Micros,
-        verb: Verb,
-    ) -> Answer {
-        let ruling = rules.ruling(request, cost, patience);
-        let (decision, at) = match self.ask(&rules, &ruling, verb).await {
-            Ok(decided) => decided,
-            // Each rule's policy speaks here.
-            Err((limited, error)) => {
-                let decision = self.failure.decide(&self.store, &rules, request, limited, verb, &error).await;
-                (decision, self.clock().now())
-            }
+    fn start(&self, request: &Request<'_, S>) -> Answer {
+        let rules = match &request.rules {
+            Some(rules) => Arc::clone(rules).into(),
+            None => self.rules(),
         };
-        drop(ruling);
-        Answer { decision, rules, at, plan }
-    }
-
-    /// The same where only the store may decide.
-    #[inline]
-    async fn at_store(&self, request: &Descriptor<'_>, cost: u64, verb: Verb) -> Result<Answer, StoreError> {
-        let plan = self.plan(request).await;
-        let named = plan.as_deref().map(|plan| on_plan(request, plan));
-        let request = named.as_ref().unwrap_or(request);
-        self.at_store_by(self.rules(), plan, request, cost, verb).await
-    }
-
-    #[inline]
-    async fn at_store_by(
-        &self,
-        rules: Snapshot,
-        plan: Option<Arc<str>>,
-        request: &Descriptor<'_>,
-        cost: u64,
-        verb: Verb,
-    ) -> Result<Answer, StoreError> {
-        let ruling = rules.ruling(request, cost, Micros::MAX);
-        let (decision, at) = self.ask(&rules, &ruling, verb).await.map_err(|(_, error)| error)?;
-        drop(ruling);
-        Ok(Answer { decision, rules, at, plan })
+        Answer { decision: Decision::unlimited(), rules, at: Timestamp::from_micros(0), plan: None }
     }
 
     /// The plan of a request that has a user and names no plan.
-    #[inline]
     async fn plan(&self, request: &Descriptor<'_>) -> Option<Arc<str>> {
         match &self.plans {
             None => None,
@@ -294,64 +272,102 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Puts a refusal on record.
+    /// Adds the rows of a request, or what the rules say without asking any bucket. Whether buckets have to be asked.
     #[inline]
-    fn record(&self, request: &Descriptor<'_>, answer: &Answer) {
-        let Some(violations) = &self.violations else { return };
-        match &answer.plan {
-            // Only a limit or a `deny` rule is violated: not where the store was unavailable or the request is invalid.
-            _ if !matches!(answer.outcome(), Outcome::Refused | Outcome::Denied) => {}
-            None => violations.note(request, answer),
-            Some(plan) => violations.note(&on_plan(request, plan), answer),
+    fn match_rules(&self, answer: &mut Answer, request: &Descriptor<'_>, cost: u64) -> bool {
+        let ruling = answer.rules.tiers(request, cost, key_seeds(), answer.decision.rows());
+        let asks = answer.decision.rule(ruling);
+        if !asks {
+            answer.at = self.clock().now();
         }
+        asks
     }
 
-    /// What the rules say, and where buckets decide, what the store says.
+    /// Waits for the store, and measures how long that takes.
+    async fn wait_for_store(&self, call: &mut Call<'_>) -> Timestamp {
+        let began = self.clock().now();
+        let at = self.store.run(call).await;
+        self.meter.record(began, self.clock().now(), call.error());
+        at
+    }
+
     #[inline]
-    async fn ask<'l, 'r>(
-        &self,
-        rules: &RuleSet,
-        ruling: &'l Ruling<'r>,
-        verb: Verb,
-    ) -> Result<(Decision, Timestamp), (&'l Limited<'r>, StoreError)> {
-        let limited = match ruling {
-            Ruling::Denied(rule) => return Ok((Decision::denied(*rule), self.clock().now())),
-            Ruling::Exempt => return Ok((Decision::unlimited(), self.clock().now())),
-            Ruling::Invalid(rule, error) => {
-                return Ok((Decision::invalid(*rule, error.clone()), self.clock().now()));
+    fn conclude(&self, answer: &mut Answer) {
+        answer.decision.conclude(&answer.rules);
+        self.failure.count(&answer.decision);
+    }
+
+    /// Refunds or resets, which only the store can do.
+    pub(crate) async fn change(&self, request: Request<'_, S>, op: Op) -> Result<Answer, StoreError> {
+        let mut answer = self.start(&request);
+        if self.plans.is_some() {
+            answer.plan = self.plan(request.descriptor).await;
+        }
+        let with_plan = answer.plan().map(|plan| on_plan(request.descriptor, plan));
+        let descriptor = with_plan.as_ref().unwrap_or(request.descriptor);
+        let asks = match op {
+            // A reset deletes every bucket, whether or not a rule denies or exempts the request.
+            Op::Reset => {
+                *answer.decision.rows() = answer.rules.buckets(descriptor, request.cost, key_seeds());
+                true
             }
-            Ruling::Limited(limited) => limited,
+            _ => self.match_rules(&mut answer, descriptor, request.cost),
         };
-        let mut verdicts = Verdicts::new();
-        // Nobody waits for a store in memory: its calls are not worth two looks at the clock.
-        let began = (!self.store.answers_at_once()).then(|| self.clock().now());
-        let asked = match verb {
-            Verb::Check => self.store.charge(&limited.hits, &mut verdicts).await,
-            Verb::Peek => self.store.peek(&limited.hits, &mut verdicts).await,
-            Verb::Refund => self.store.refund(&limited.hits, &mut verdicts).await,
-        };
-        if let Some(began) = began {
-            self.meter.note(began, self.clock().now(), &asked);
+        if asks {
+            let mut call = Call::new(op, &answer.rules, descriptor, answer.decision.rows());
+            answer.at = match self.store.run_now(&mut call) {
+                Some(at) => at,
+                None => self.wait_for_store(&mut call).await,
+            };
+            match call.error() {
+                Some(error) => return Err(error),
+                None => self.conclude(&mut answer),
+            }
         }
-        match asked {
-            Ok(at) => Ok((Decision::strictest(rules, limited, &verdicts), at)),
-            Err(error) => Err((limited, error)),
+        Ok(answer)
+    }
+
+    /// Does something to the bucket of one rule, whether or not the rule matches the request.
+    pub(crate) async fn run_rule(
+        &self,
+        op: Op,
+        rule: &Rule,
+        request: &Descriptor<'_>,
+        cost: u64,
+        mark: Mark,
+    ) -> Result<(Verdict, Timestamp), StoreError> {
+        let rules = RuleSet::of(rule.clone());
+        let hash = key_seeds().hash(rule.key(request));
+        let tier = Tier { mark, ..Tier::new(0, rule.enforcement(), cost, hash) };
+        let mut tiers = Tiers::from_iter([tier]);
+        let mut call = Call::new(op, &rules, request, &mut tiers);
+        let at = self.store.run(&mut call).await;
+        match call.error() {
+            Some(error) => Err(error),
+            None => {
+                self.store.finish(&mut call, true);
+                Ok((*tiers[0].verdict(), at))
+            }
         }
     }
 
-    /// Waits until a request may pass, charges it and holds it for its delay; for background jobs and batches.
-    ///
-    /// Gives up, charging nothing, as soon as it is clear that the turn would come after `deadline`. Whoever
-    /// drops this future while it waits for a leaky bucket's delay has spent the place in the queue.
-    pub async fn until_allowed(&self, request: &Descriptor<'_>, cost: u64, deadline: Timestamp) -> Answer {
-        let until = |instant: Timestamp| {
-            let left = instant.as_micros().saturating_sub(self.clock().now().as_micros());
-            Micros::new(u64::try_from(left).unwrap_or(0))
-        };
+    /// Records a refusal by the limiter's own rules as a violation. A request that failed because the store was
+    /// unavailable, or because it is invalid, is not a violation.
+    #[inline]
+    pub(crate) fn record(&self, request: &Request<'_, S>, answer: &Answer) {
+        let Some(violations) = &self.violations else { return };
+        if request.rules.is_none() && matches!(answer.status(), Status::Refused | Status::Denied) {
+            violations.record(&answer.request(request.descriptor), answer);
+        }
+    }
+
+    pub(crate) async fn until_allowed(&self, request: Request<'_, S>, deadline: Timestamp) -> Answer {
+        let until = |instant: Timestamp| instant.since(self.clock().now());
         loop {
             let left = until(deadline);
-            // A refusal on the way is no violation: whoever waits its turn has done nothing wrong.
-            let answer = self.decide(request, cost, left, Verb::Check).await;
+            // A refusal on the way is not a violation: the caller waits as it should.
+            let waiting = request.clone().max_wait(left);
+            let answer = self.decide(waiting, Op::Charge, Purpose::Answer).await;
             if answer.allowed() {
                 self.clock().sleep(answer.delay()).await;
                 return answer;
@@ -359,16 +375,16 @@ impl<S: Store> Limiter<S> {
             match answer.retry_after() {
                 Some(wait) if wait <= left => {
                     let turn = self.clock().now().after(wait);
-                    // Only the deadline stands in the way: the queue brings the turn no earlier by waiting outside.
-                    let peeked = self.peek(request, cost).await;
+                    // Only the deadline refuses it: waiting outside does not shorten the queue.
+                    let peeked = self.decide(request.clone(), Op::Peek, Purpose::Answer).await;
                     if peeked.allowed() && peeked.delay() > until(deadline) {
-                        self.record(request, &answer);
+                        self.record(&request, &answer);
                         return answer;
                     }
                     self.clock().sleep(until(turn)).await;
                 }
                 _ => {
-                    self.record(request, &answer);
+                    self.record(&request, &answer);
                     return answer;
                 }
             }
@@ -378,80 +394,83 @@ impl<S: Store> Limiter<S> {
     /// How every rule met a request, in the order of the set.
     pub fn explain<'r>(&self, rules: &'r RuleSet, request: &Descriptor<'_>) -> Vec<Explanation<'r>> {
         let matched = rules.matching(request);
-        let explain = |(rule, candidate): (RuleIndex, &'r tollgate_core::Rule)| {
+        let explain = |(rule, candidate): (RuleIndex, &'r Rule)| {
             let mismatch = candidate.applies_to(request).err();
             Explanation { rule, replaced: mismatch.is_none() && !matched.contains(&rule), mismatch }
         };
         (0..).zip(rules.rules()).map(explain).collect()
     }
 
-    /// What every bucket that an answer was about has, and would have if the request were charged.
+    /// Every bucket of an answer, as it is and as it would be if the request were charged.
     ///
     /// # Errors
     ///
     /// The store gave no answer.
-    pub async fn outlook(
+    pub async fn preview(
         &self,
         answer: &Answer,
         request: &Descriptor<'_>,
         cost: u64,
-    ) -> Result<Vec<Outlook>, StoreError> {
-        let mut outlooks = Vec::with_capacity(answer.tiers().len());
+    ) -> Result<Vec<BucketPreview>, StoreError> {
+        let mut previews = Vec::with_capacity(answer.tiers().len());
         for tier in answer.tiers() {
             let rule = answer.rules().rule(tier.rule);
-            let Ok(cost) = rule.cost(request, cost) else { continue };
-            let demand = Demand { cost, patience: Micros::MAX };
-            let Some(hit) = rule.hit(request, demand) else { continue };
-            let charged = answer.allowed() || tier.enforcement == Enforcement::Shadow;
-            outlooks.push(self.look_ahead(tier.rule, &hit, answer.at(), charged).await?);
+            let (Ok(cost), Some(_)) = (rule.cost(request, cost), rule.limit()) else { continue };
+            let cost = if answer.allowed() || !tier.enforces() { cost } else { 0 };
+            let preview = self.preview_bucket(rule, request, cost, answer.at()).await?;
+            previews.push(BucketPreview { rule: tier.rule, ..preview });
         }
-        Ok(outlooks)
+        Ok(previews)
     }
 
-    /// What a bucket of one rule has now.
+    /// The bucket of one rule, as it is now and with one more token taken. The index of the rule in the preview is 0.
     ///
     /// # Errors
     ///
     /// The store gave no answer.
-    pub async fn inspect(&self, rule: RuleIndex, hit: &Hit<'_>) -> Result<Outlook, StoreError> {
-        let mut verdicts = Verdicts::new();
-        let at = self.store.peek(std::slice::from_ref(hit), &mut verdicts).await?;
-        self.look_ahead(rule, hit, at, true).await
-    }
-
-    async fn look_ahead(
+    pub async fn inspect(
         &self,
-        rule: RuleIndex,
-        hit: &Hit<'_>,
-        at: Timestamp,
-        charged: bool,
-    ) -> Result<Outlook, StoreError> {
-        let state = self.store.inspect(hit).await?;
-        if hit.key.space().consistency() != Consistency::Exact && self.store.rank().is_some() {
-            // What is out on lease, or this node's share, is not in the state.
-            let mut said = Verdicts::new();
-            self.store.peek(std::slice::from_ref(hit), &mut said).await?;
-            let before = said[0];
-            let cost = if charged && before.allowed { hit.demand.cost } else { 0 };
-            let after = Verdict { remaining: before.remaining.saturating_sub(cost), ..before };
-            return Ok(Outlook { rule, state, before, after });
-        }
-        let mut bucket = Bucket::open(hit.limit, state.clone(), at, window(hit, hit.limit));
-        let asked = bucket.ask(hit.demand);
-        let before = bucket.verdict(asked);
-        if charged && asked.allowed() {
-            bucket.take(hit.demand.cost);
-        }
-        Ok(Outlook { rule, state, before, after: bucket.verdict(asked) })
+        rule: &Rule,
+        request: &Descriptor<'_>,
+        cost: u64,
+    ) -> Result<BucketPreview, StoreError> {
+        let (_, at) = self.run_rule(Op::Peek, rule, request, cost, Mark::default()).await?;
+        self.preview_bucket(rule, request, cost, at).await
     }
 
-    /// Forgets one bucket.
+    async fn preview_bucket(
+        &self,
+        rule: &Rule,
+        request: &Descriptor<'_>,
+        cost: u64,
+        at: Timestamp,
+    ) -> Result<BucketPreview, StoreError> {
+        let key = rule.key(request);
+        let state = self.store.inspect(rule, key).await?;
+        if rule.consistency() != Consistency::Exact && self.store.shares().is_some() {
+            // Leased tokens, or this node's share, are not in the state.
+            let (before, _) = self.run_rule(Op::Peek, rule, request, cost, Mark::default()).await?;
+            let taken = if before.allowed { cost } else { 0 };
+            let after = Verdict { remaining: before.remaining.saturating_sub(taken), ..before };
+            return Ok(BucketPreview { rule: 0, state, before, after });
+        }
+        let limit = rule.limit().expect("only buckets of limits are previewed");
+        let mut bucket = Bucket::open(limit, state.clone(), at, window(key, limit));
+        let asked = bucket.ask(Demand { cost, max_wait: Micros::MAX });
+        let before = bucket.verdict(asked);
+        if asked.allowed() {
+            bucket.take(cost);
+        }
+        Ok(BucketPreview { rule: 0, state, before, after: bucket.verdict(asked) })
+    }
+
+    /// Deletes the bucket of one rule.
     ///
     /// # Errors
     ///
     /// The store gave no answer.
-    pub async fn forget(&self, hit: &Hit<'_>) -> Result<(), StoreError> {
-        self.store.reset(std::slice::from_ref(hit), &mut Verdicts::new()).await.map(drop)
+    pub async fn reset_bucket(&self, rule: &Rule, request: &Descriptor<'_>) -> Result<(), StoreError> {
+        self.run_rule(Op::Reset, rule, request, 1, Mark::default()).await.map(drop)
     }
 
     /// The rules as they are now.
@@ -475,7 +494,7 @@ impl<S: Store> Limiter<S> {
         self.meter.calls()
     }
 
-    /// Where refusals are put on record, if they are.
+    /// The recorder of refusals, if there is one.
     pub const fn violations(&self) -> Option<&Violations> {
         self.violations.as_ref()
     }
@@ -515,9 +534,17 @@ impl Answer {
         self.plan.as_deref()
     }
 
-    /// The rule that speaks, by its label.
+    /// The binding limit's rule, by its label.
     pub fn rule(&self) -> Option<&str> {
-        self.decision.speaker().map(|tier| self.rules.rule(tier.rule).label())
+        self.decision.binding_limit().map(|tier| self.rules.rule(tier.rule).label())
+    }
+
+    /// Why the store gave no answer, where a failure policy decided.
+    pub fn store_error(&self) -> Option<StoreError> {
+        self.decision.tiers().iter().find_map(|tier| match tier.outcome {
+            Outcome::Instead { error, .. } => Some(error),
+            _ => None,
+        })
     }
 }
 
@@ -530,7 +557,7 @@ impl Deref for Answer {
 }
 
 impl Snapshot {
-    /// The set, for somebody who keeps it.
+    /// The set, to be kept for longer.
     pub fn to_arc(&self) -> Arc<RuleSet> {
         Arc::clone(&self.0)
     }

@@ -1,10 +1,8 @@
-//! How long things took and how often they failed, counted without a lock, to be read by whoever asks.
+//! Durations and failures, counted without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate_core::{Micros, Timestamp};
-
-use crate::store::StoreError;
+use tollgate_core::{StoreError, Timestamp};
 
 /// Upper ends of a histogram's classes, in microseconds; beyond the last is a class of its own.
 pub const CLASSES_US: [u64; 18] = [
@@ -63,12 +61,10 @@ pub struct StoreCalls {
 }
 
 impl StoreMeter {
-    /// Counts a call that began and ended then.
-    pub(crate) fn note<T>(&self, began: Timestamp, ended: Timestamp, result: &Result<T, StoreError>) {
-        let micros = ended.as_micros().saturating_sub(began.as_micros());
-        let took = Micros::new(u64::try_from(micros).unwrap_or(0));
-        self.took.note(took.get().saturating_mul(1_000));
-        if let Err(error) = result
+    /// Counts a call, and why the store gave no answer.
+    pub(crate) fn record(&self, began: Timestamp, ended: Timestamp, error: Option<StoreError>) {
+        self.took.note(ended.since(began).get().saturating_mul(1_000));
+        if let Some(error) = error
             && let Some(place) = StoreError::REASONS.iter().position(|reason| *reason == error.reason())
         {
             self.errors[place].fetch_add(1, Ordering::Relaxed);
@@ -99,9 +95,9 @@ mod tests {
     #[test]
     fn calls_are_counted_by_how_long_they_took_and_why_they_failed() {
         let (meter, at) = (StoreMeter::default(), Timestamp::from_micros);
-        meter.note(at(0), at(700), &Ok(()));
-        meter.note(at(0), at(50_000), &Err::<(), _>(StoreError::Timeout));
-        meter.note(at(9), at(0), &Err::<(), _>(StoreError::Overloaded)); // the clock was set back meanwhile
+        meter.record(at(0), at(700), None);
+        meter.record(at(0), at(50_000), Some(StoreError::Timeout));
+        meter.record(at(9), at(0), Some(StoreError::Overloaded)); // the clock was set back meanwhile
         let calls = meter.calls();
         assert_eq!(calls.took.sum_ns, 50_700_000);
         assert_eq!(calls.errors, [("timeout", 1), ("unreachable", 0), ("overloaded", 1), ("rejected", 0)]);

@@ -87,8 +87,8 @@ type LookUp =
 ///     Ok((user_id == "42").then(|| "pro".to_owned()))
 /// });
 /// let limiter = Limiter::new(rules, MemoryStore::new()).with_plans(plans);
-/// assert_eq!(limiter.check(&Descriptor::new().with("user_id", "42"), 1).await.limit(), Some(500));
-/// assert_eq!(limiter.check(&Descriptor::new().with("user_id", "7"), 1).await.limit(), Some(50));
+/// assert_eq!(limiter.check(&Descriptor::new().with("user_id", "42")).await.limit(), Some(500));
+/// assert_eq!(limiter.check(&Descriptor::new().with("user_id", "7")).await.limit(), Some(50));
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]

@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tollgate_core::{Descriptor, Timestamp, Value};
+use tollgate_core::{Descriptor, KeyHash, Status, Timestamp, Value};
 
 use super::{Violation, ViolationStats};
-use crate::key_hash::KeySeeds;
+use crate::key_seeds::key_seeds;
 use crate::limiter::Answer;
 
 const SHARDS: usize = 16;
@@ -45,7 +45,7 @@ const LANES: u64 = 8;
 /// let limiter = Limiter::new(rules, MemoryStore::new()).with_violations(violations.clone());
 /// let request = Descriptor::new().with("user_id", "42");
 /// for _ in 0..4 {
-///     limiter.check(&request, 1).await;
+///     limiter.check(&request).await;
 /// }
 /// let recorded = violations.drain_all();
 /// assert_eq!(recorded.iter().map(|violation| violation.count).sum::<u64>(), 3);
@@ -68,7 +68,6 @@ pub enum WriteOutcome {
 }
 
 struct Queue {
-    seeds: KeySeeds,
     /// The most records in each shard, and in what is carried over.
     room: usize,
     shards: [Padded; SHARDS],
@@ -137,7 +136,6 @@ impl Violations {
             Padded(Mutex::new(Shard { table: table(), kinds: Kinds::default(), produced: 0, dropped: 0 }))
         };
         Violations(Arc::new(Queue {
-            seeds: KeySeeds::random(),
             room,
             shards: std::array::from_fn(shard),
             carried: Mutex::new((Table::default(), table())),
@@ -147,12 +145,15 @@ impl Violations {
         }))
     }
 
-    /// Adds a refusal. Waits for nobody but another refusal being added.
-    pub(crate) fn note(&self, request: &Descriptor<'_>, answer: &Answer) {
-        let Some(speaker) = answer.speaker() else { return };
+    /// Adds a refusal. Waits only for another refusal that is being added.
+    pub(crate) fn record(&self, request: &Descriptor<'_>, answer: &Answer) {
+        let Some(binding) = answer.binding_limit() else { return };
         let queue = &*self.0;
-        let key = answer.rules().rule(speaker.rule).key(request);
-        let bucket = queue.seeds.hash(&key);
+        let KeyHash(bucket) = match answer.status() {
+            // A `deny` rule has no bucket, so its row has no hash.
+            Status::Denied => key_seeds().hash(answer.rules().rule(binding.rule).key(request)),
+            _ => binding.hash,
+        };
         let (caller, facts) = queue.hashes(request);
         let second = second(answer.at());
         let shard = &mut *queue.shard(bucket).lock();
@@ -236,7 +237,7 @@ impl Queue {
 
     /// Hashes of who asks, and of everything that is recorded about the request.
     fn hashes(&self, request: &Descriptor<'_>) -> (u64, u64) {
-        let mut hasher = self.seeds.hasher();
+        let mut hasher = key_seeds().hasher();
         for name in ["user_id", "ip"] {
             feed(request.get(name), &mut hasher);
         }
@@ -298,7 +299,8 @@ impl fmt::Debug for Violations {
 fn feed(value: Option<&Value<'_>>, hasher: &mut impl Hasher) {
     match value {
         None => hasher.write_u8(0),
-        Some(Value::Text(text)) => text.hash(hasher),
+        Some(Value::Borrowed(text)) => text.hash(hasher),
+        Some(Value::Owned(text)) => text.hash(hasher),
         Some(Value::Ip(address)) => address.hash(hasher),
     }
 }

@@ -45,17 +45,17 @@ impl Violation {
     ///
     /// # Panics
     ///
-    /// When nobody refused: the caller has looked.
+    /// The answer is not a refusal: the caller has checked.
     pub(super) fn new(request: &Descriptor<'_>, answer: &Answer) -> Self {
-        let speaker = answer.speaker().expect("whoever is refused is told by whom");
-        let rule = answer.rules().rule(speaker.rule);
+        let binding = answer.binding_limit().expect("a refusal has a binding limit");
+        let rule = answer.rules().rule(binding.rule);
         Violation {
             bucket_key: shown(&rule.key(request)),
             user_id: fact(request, "user_id"),
             ip_address: fact(request, "ip"),
             endpoint: fact(request, "endpoint"),
             requested_at: answer.at(),
-            tokens_at_time: tokens(rule.limit(), &speaker.verdict),
+            tokens_at_time: tokens(rule.limit(), binding.verdict()),
             rule_id: rule.id(),
             rule_name: kept(rule.label()).into_owned(),
             count: 1,
@@ -110,7 +110,8 @@ fn tokens(limit: Option<&Limit>, verdict: &Verdict) -> Decimal {
 
 fn fact(request: &Descriptor<'_>, name: &str) -> Option<String> {
     request.get(name).map(|value| match value {
-        Value::Text(text) => kept(text).into_owned(),
+        Value::Borrowed(text) => kept(text).into_owned(),
+        Value::Owned(text) => kept(text).into_owned(),
         Value::Ip(address) => address.to_string(),
     })
 }

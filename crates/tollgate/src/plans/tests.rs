@@ -164,17 +164,17 @@ async fn only_a_request_with_a_user_and_without_a_plan_is_looked_up() {
         .with_plans(plans.clone())
         .with_violations(violations.clone());
     let user = || Descriptor::new().with("user_id", "42");
-    let named = limiter.check(&user().with("plan", "free"), 1).await;
+    let named = limiter.check(&user().with("plan", "free")).await;
     assert_eq!((named.rule(), named.plan()), (Some("free"), None));
-    limiter.check(&Descriptor::new().with("ip", "192.0.2.1"), 1).await;
+    limiter.check(&Descriptor::new().with("ip", "192.0.2.1")).await;
     assert_eq!(plans.stats().look_ups, 0);
 
-    let found = limiter.check(&user(), 1).await;
+    let found = limiter.check(&user()).await;
     assert_eq!((found.rule(), found.plan()), (Some("pro"), Some("pro")));
-    assert!(!limiter.check(&user(), 1).await.allowed());
+    assert!(!limiter.check(&user()).await.allowed());
     assert_eq!(violations.drain_all()[0].bucket_key, "pro:42");
-    assert!(limiter.reset(&user()).await.unwrap().allowed());
-    assert!(limiter.check(&user(), 1).await.allowed(), "reset finds the bucket of the plan");
+    assert!(limiter.request(&user()).reset().await.unwrap().allowed());
+    assert!(limiter.check(&user()).await.allowed(), "reset finds the bucket of the plan");
 }
 
 #[tokio::test]

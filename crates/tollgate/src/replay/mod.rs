@@ -19,12 +19,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tollgate_core::{RuleSet, Timestamp};
+use tollgate_core::{RuleSet, StoreError, Timestamp};
 
 use crate::clock::Clock;
 use crate::limiter::{Answer, Limiter, Snapshot};
 use crate::rules::{self, RulesError};
-use crate::store::{Bounds, MemoryStats, MemoryStore, Store, StoreError};
+use crate::store::{Bounds, MemoryStats, MemoryStore, Store};
 
 pub use event::{Event, EventError, MAX_LINE, MAX_RULES_LINE, Op};
 
@@ -202,11 +202,12 @@ impl<S: Store> Replay<S> {
     async fn happen<'e, 'a>(&self, event: &'e Event<'a>) -> Result<Step<'e, 'a>, Trouble> {
         self.limiter.clock().set(event.at);
         let Event { op, request, cost, .. } = event;
+        let request = self.limiter.request(request).cost(*cost);
         let answer = match op {
-            Op::Check => self.limiter.try_check(request, *cost).await,
-            Op::Peek => self.limiter.try_peek(request, *cost).await,
-            Op::Refund => self.limiter.refund(request, *cost).await,
-            Op::Reset => self.limiter.reset(request).await,
+            Op::Check => by_the_store(request.check().await),
+            Op::Peek => by_the_store(request.peek().await),
+            Op::Refund => request.refund().await,
+            Op::Reset => request.reset().await,
             Op::Rules(list) => {
                 self.limiter.set_rules(parse_rules(list).map_err(Trouble::Event)?);
                 return Ok(Step { event, answer: None });
@@ -225,6 +226,11 @@ impl Step<'_, '_> {
     pub fn allowed(&self) -> bool {
         self.event.op.always_passes() || self.answer.as_ref().is_none_or(|answer| answer.allowed())
     }
+}
+
+/// A replay shows what the store decides, not what a failure policy does.
+fn by_the_store(answer: Answer) -> Result<Answer, StoreError> {
+    answer.store_error().map_or(Ok(answer), Err)
 }
 
 fn parse_rules(list: &str) -> Result<RuleSet, EventError> {

@@ -78,7 +78,7 @@ struct Limit<'s, 'a> {
 
 impl Serialize for Limit<'_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (rule, verdict) = (self.answer.rules().rule(self.tier.rule), self.tier.verdict);
+        let (rule, verdict) = (self.answer.rules().rule(self.tier.rule), *self.tier.verdict());
         let mut limit = serializer.serialize_map(None)?;
         limit.serialize_entry("rule", rule.label())?;
         limit.serialize_entry("key", &Text(rule.key(&self.event.request)))?;

@@ -4,9 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tollgate_core::algorithm::Demand;
-use tollgate_core::rule::Mode;
-use tollgate_core::{Descriptor, Draft, Hit, Limit, Mark, Micros, Rule, RuleSet, Timestamp, Verdict};
+use tollgate_core::rule::{Consistency, Mode};
+use tollgate_core::{Descriptor, Draft, Limit, Mark, Micros, Rule, RuleSet, Timestamp};
 
 use crate::limiter::Answer;
 
@@ -47,6 +46,8 @@ struct OwnLimit {
     time_zone: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     aligned: Option<bool>,
+    /// Where its decisions are made.
+    consistency: String,
 }
 
 impl Note {
@@ -56,12 +57,13 @@ impl Note {
             return None;
         }
         // Where a policy stands in for the store, there is nothing to come back to.
-        let at_store = answer.tiers().iter().filter(|tier| tier.instead.is_none() && tier.verdict.allowed);
+        let at_store =
+            answer.tiers().iter().filter(|tier| tier.instead().is_none() && tier.verdict().allowed);
         let mut facts = BTreeMap::new();
         let mut charged = Vec::new();
         for tier in at_store {
             let rule = answer.rules().rule(tier.rule);
-            let bucket = Charged::of(rule, request, tier.verdict.mark).filter(|bucket| bucket.price > 0);
+            let bucket = Charged::of(rule, request, tier.mark).filter(|bucket| bucket.price > 0);
             let Some(bucket) = bucket else { continue };
             charged.push(bucket);
             let counted = rule.pattern().attributes();
@@ -88,12 +90,12 @@ impl Note {
     }
 
     /// Its buckets, as far as the rules still have them. A rule that counts otherwise by now has others.
-    pub(super) fn buckets<'a>(&'a self, rules: &'a RuleSet, request: &Descriptor<'_>) -> Vec<Reserved<'a>> {
+    pub(super) fn buckets<'a>(&'a self, rules: &'a RuleSet) -> Vec<Reserved<'a>> {
         let bucket = |charged: &'a Charged| {
             let rule = charged.rule(rules)?;
             let same = rule.mode() != Mode::Off
                 && rule.limit()?.algorithm_name().as_str() == charged.algorithm
-                && rule.key(request).space().digest() == charged.space;
+                && rule.space().digest() == charged.space;
             same.then_some(Reserved { charged, rule })
         };
         self.charged.iter().filter_map(bucket).collect()
@@ -113,18 +115,19 @@ impl Reserved<'_> {
         self.charged.price
     }
 
-    /// What so much more or less asks of it; nothing where the cost makes no difference.
-    pub(super) fn hit<'h>(&'h self, request: &'h Descriptor<'_>, difference: u64) -> Option<Hit<'h>> {
-        let cost = self.charged.price.saturating_mul(difference);
-        let hit = self.rule.hit(request, Demand { cost: 0, patience: Micros::MAX })?;
-        (cost > 0).then_some(Hit { demand: Demand { cost, patience: Micros::MAX }, ..hit })
+    /// Its rule as it is now.
+    pub(super) fn rule(&self) -> &Rule {
+        &self.rule
     }
 
-    /// The verdict with which it was charged, as far as an undo asks.
-    pub(super) fn verdict(&self) -> Verdict {
-        let capacity = self.rule.limit().map_or(0, Limit::capacity);
-        let mark = Mark { at: Timestamp::from_micros(self.charged.at_us), rest: self.charged.rest };
-        Verdict { mark, ..Verdict::open(capacity) }
+    /// What so much more or less of the request's cost is under its rule; none where the cost makes no difference.
+    pub(super) fn cost_of(&self, difference: u64) -> Option<u64> {
+        Some(self.charged.price.saturating_mul(difference)).filter(|cost| *cost > 0)
+    }
+
+    /// What names its charge.
+    pub(super) const fn mark(&self) -> Mark {
+        Mark { at: Timestamp::from_micros(self.charged.at_us), rest: self.charged.rest }
     }
 }
 
@@ -133,31 +136,32 @@ impl Charged {
         let limit = rule.limit()?;
         Some(Charged {
             rule: rule.label().to_owned(),
-            space: rule.key(request).space().digest(),
+            space: rule.space().digest(),
             algorithm: limit.algorithm_name().as_str().to_owned(),
             price: rule.unit_cost(request),
             at_us: mark.at.as_micros(),
             rest: mark.rest,
-            own: rule.is_ad_hoc().then(|| OwnLimit::of(limit)),
+            own: rule.is_ad_hoc().then(|| OwnLimit::of(limit, rule.consistency())),
         })
     }
 
     fn rule<'r>(&self, rules: &'r RuleSet) -> Option<Cow<'r, Rule>> {
         match &self.own {
-            Some(own) => Some(Cow::Owned(Rule::ad_hoc(&self.rule, own.limit(&self.algorithm)?))),
+            Some(own) => Some(Cow::Owned(own.rule(&self.algorithm)?)),
             None => rules.rules().iter().find(|rule| rule.label() == self.rule).map(Cow::Borrowed),
         }
     }
 }
 
 impl OwnLimit {
-    fn of(limit: &Limit) -> Self {
+    fn of(limit: &Limit, consistency: Consistency) -> Self {
         let Draft { window, time_zone, aligned, .. } = Draft::from(limit);
-        OwnLimit { limit: limit.to_string(), window, time_zone, aligned }
+        let consistency = consistency.as_str().to_owned();
+        OwnLimit { limit: limit.to_string(), window, time_zone, aligned, consistency }
     }
 
-    fn limit(&self, algorithm: &str) -> Option<Limit> {
-        let OwnLimit { limit, window, time_zone, aligned } = self;
+    fn rule(&self, algorithm: &str) -> Option<Rule> {
+        let OwnLimit { limit, window, time_zone, aligned, consistency } = self;
         let draft = Draft {
             key: "global".to_owned(),
             limit: Some(limit.clone()),
@@ -165,8 +169,10 @@ impl OwnLimit {
             window: window.clone(),
             time_zone: time_zone.clone(),
             aligned: *aligned,
+            consistency: Some(consistency.clone()),
             ..Draft::default()
         };
-        draft.build().ok()?.limit().cloned()
+        let written = draft.build().ok()?;
+        Some(Rule::ad_hoc(written.limit()?.clone()).with_consistency(written.consistency()))
     }
 }

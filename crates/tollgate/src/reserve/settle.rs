@@ -1,11 +1,11 @@
 //! The second half: the true cost is known.
 
-use tollgate_core::{Descriptor, Enforcement, Hits, Micros, Verdicts};
+use tollgate_core::{Descriptor, Enforcement, Micros, Op, StoreError};
 
 use super::id::ReservationId;
 use super::note::{Note, Reserved};
 use crate::limiter::Limiter;
-use crate::store::{About, Difference, Due, Store, StoreError};
+use crate::store::{About, Difference, Due, Store};
 
 /// What came of a reservation, in the cost of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,13 +50,13 @@ impl Settled {
     }
 
     /// What has to be settled with a bucket, and what a cost of 1 takes there; none where there is no difference.
-    fn with<'h>(&self, bucket: &'h Reserved<'_>, request: &'h Descriptor<'_>) -> Option<(Due<'h>, u64)> {
+    fn with<'h>(&self, bucket: &'h Reserved<'_>, request: &'h Descriptor<'h>) -> Option<(Due<'h>, u64)> {
         let (cost, difference) = match self.charged {
-            0 => (self.refunded, Difference::Rest(bucket.verdict().mark)),
+            0 => (self.refunded, Difference::Rest(bucket.mark())),
             more => (more, Difference::Missing),
         };
-        let hit = bucket.hit(request, cost)?;
-        Some((Due { hit, difference }, bucket.price()))
+        let (rule, cost) = (bucket.rule(), bucket.cost_of(cost)?);
+        Some((Due { rule, request, cost, difference }, bucket.price()))
     }
 
     fn with_unpaid(self, unpaid: u64) -> Self {
@@ -97,7 +97,7 @@ impl<S: Store> Limiter<S> {
         planned: &Settled,
     ) -> Result<u64, StoreError> {
         let (rules, request) = (self.rules(), note.request());
-        let buckets = note.buckets(&rules, &request);
+        let buckets = note.buckets(&rules);
         let due = buckets.iter().filter_map(|bucket| planned.with(bucket, &request));
         let (due, prices): (Vec<Due<'_>>, Vec<u64>) = due.unzip();
         if due.is_empty() {
@@ -108,26 +108,23 @@ impl<S: Store> Limiter<S> {
         Ok(unpaid.max().unwrap_or(0))
     }
 
-    /// Gives so much of a reservation back.
+    /// Gives this cost of a reservation back.
     pub(super) async fn undo_reserved(&self, note: &Note, cost: u64) -> Result<(), StoreError> {
         let (rules, request) = (self.rules(), note.request());
-        let buckets = note.buckets(&rules, &request);
-        let both = buckets.iter().filter_map(|bucket| Some((bucket.hit(&request, cost)?, bucket.verdict())));
-        let (hits, charged): (Hits<'_>, Verdicts) = both.unzip();
-        if hits.is_empty() {
-            return Ok(());
+        for bucket in note.buckets(&rules) {
+            if let Some(cost) = bucket.cost_of(cost) {
+                self.run_rule(Op::Undo, bucket.rule(), &request, cost, bucket.mark()).await?;
+            }
         }
-        self.store().undo(&hits, &charged, &mut Verdicts::new()).await.map(drop)
+        Ok(())
     }
 }
 
 impl Due<'_> {
-    /// What did not fit, in the cost of the request. A rule on trial has nobody's debts.
+    /// What did not fit, in the cost of the request. A rule in shadow mode leaves nothing unpaid.
     fn unpaid(&self, price: u64, moved: u64) -> u64 {
-        match (self.difference, self.hit.enforcement) {
-            (Difference::Missing, Enforcement::Enforce) => {
-                self.hit.demand.cost.saturating_sub(moved).div_ceil(price)
-            }
+        match (self.difference, self.enforcement()) {
+            (Difference::Missing, Enforcement::Enforce) => self.cost.saturating_sub(moved).div_ceil(price),
             _ => 0,
         }
     }

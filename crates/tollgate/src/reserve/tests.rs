@@ -20,12 +20,12 @@ fn user() -> Descriptor<'static> {
 }
 
 async fn reserve(limiter: &Limiter<MemoryStore>, cost: u64) -> ReservationId {
-    limiter.reserve(&user(), cost, MINUTE).await.unwrap().reservation.unwrap()
+    limiter.request(&user()).cost(cost).reserve(MINUTE).await.unwrap().reservation.unwrap()
 }
 
 async fn remaining(limiter: &Limiter<MemoryStore>) -> Vec<u64> {
-    let answer = limiter.peek(&user(), 0).await;
-    answer.tiers().iter().map(|tier| tier.verdict.remaining).collect()
+    let answer = limiter.request(&user()).cost(0).peek().await;
+    answer.tiers().iter().map(|tier| tier.verdict().remaining).collect()
 }
 
 const TIERS: &str = r#"rules:
@@ -35,7 +35,7 @@ const TIERS: &str = r#"rules:
   - { name: trial, key: "user:{user_id}", limit: 50/h, mode: shadow }"#;
 
 #[tokio::test]
-async fn what_was_not_needed_is_given_back_to_every_tier() {
+async fn the_unused_part_is_given_back_to_every_tier() {
     let (limiter, _) = limiter(TIERS);
     let id = reserve(&limiter, 40).await;
     assert_eq!(remaining(&limiter).await, [60, 960, 180, 10]);
@@ -59,10 +59,10 @@ async fn only_the_first_settlement_counts() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_charged_down_to_empty_each_tier_on_its_own() {
+async fn the_missing_part_is_charged_down_to_empty_independently_for_each_tier() {
     let (limiter, _) = limiter(TIERS);
     let id = reserve(&limiter, 40).await;
-    limiter.check(&user(), 30).await;
+    limiter.request(&user()).cost(30).check().await;
     assert_eq!(remaining(&limiter).await, [30, 930, 90, 10]);
     let settled = limiter.settle(id, 90).await.unwrap();
     let expected =
@@ -74,7 +74,7 @@ async fn what_is_missing_is_charged_down_to_empty_each_tier_on_its_own() {
 }
 
 #[tokio::test]
-async fn a_reservation_whose_time_is_over_is_spent() {
+async fn an_expired_reservation_is_spent() {
     let (limiter, clock) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/d }]");
     let id = reserve(&limiter, 40).await;
     clock.advance(Micros::new(59_999_999));
@@ -89,7 +89,7 @@ async fn a_reservation_whose_time_is_over_is_spent() {
 #[tokio::test]
 async fn a_reservation_of_nothing_is_not_kept() {
     let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/d }]");
-    assert_eq!(limiter.reserve(&user(), 0, MINUTE).await.unwrap_err(), ReserveError::Nothing);
+    assert_eq!(limiter.request(&user()).cost(0).reserve(MINUTE).await.unwrap_err(), ReserveError::Nothing);
     let id = reserve(&limiter, 1).await;
     assert_eq!(limiter.settle(id, 30).await.unwrap().charged, 29);
     assert_eq!(remaining(&limiter).await, [70]);
@@ -107,7 +107,7 @@ async fn a_reservation_over_forty_limits_is_kept() {
 }
 
 #[tokio::test]
-async fn a_settlement_that_is_repeated_answers_the_same_also_by_other_rules() {
+async fn a_repeated_settlement_answers_the_same_even_after_a_reload() {
     let (limiter, _) = limiter(TIERS);
     let id = reserve(&limiter, 40).await;
     let first = limiter.settle(id, 120).await.unwrap();
@@ -123,7 +123,7 @@ async fn after(limit: &str, wait: u64) -> u64 {
         limiter(&format!("rules: [{{ name: r, key: 'user:{{user_id}}', limit: {limit} }}]"));
     let id = reserve(&limiter, 4).await;
     clock.advance(Micros::new(wait));
-    limiter.check(&user(), 3).await;
+    limiter.request(&user()).cost(3).check().await;
     limiter.settle(id, 1).await.unwrap();
     remaining(&limiter).await[0]
 }
@@ -152,16 +152,16 @@ async fn a_window_that_has_passed_gives_nothing_back() {
 }
 
 #[tokio::test]
-async fn nothing_is_ever_above_full() {
+async fn a_settlement_never_fills_a_bucket_above_its_capacity() {
     let (limiter, clock) = limiter("rules: [{ key: 'user:{user_id}', limit: 10/s }]");
     let id = reserve(&limiter, 8).await;
     clock.advance(Micros::new(500_000));
     limiter.settle(id, 0).await.unwrap();
     assert_eq!(remaining(&limiter).await, [10]);
-    limiter.check(&user(), 1).await;
+    limiter.check(&user()).await;
     let late = reserve(&limiter, 8).await;
     clock.advance(Micros::new(1_000_000));
-    limiter.check(&user(), 5).await;
+    limiter.request(&user()).cost(5).check().await;
     // A second gave all 8 back: there is nothing left to give.
     limiter.settle(late, 0).await.unwrap();
     assert_eq!(remaining(&limiter).await, [5]);
@@ -177,55 +177,55 @@ async fn rules_that_changed_meanwhile_are_left_alone() {
       - { name: dear, key: "api:{endpoint}", limit: 300/h, cost: 3 }
       - { name: other, key: "user:{user_id}", limit: 50/h }"#;
     limiter.set_rules(rules::parse("rules.yaml", changed).unwrap());
-    limiter.check(&user(), 10).await;
+    limiter.request(&user()).cost(10).check().await;
     assert_eq!(remaining(&limiter).await, [150, 990, 270, 40]);
     assert_eq!(limiter.settle(id, 0).await.unwrap().refunded, 40);
     assert_eq!(remaining(&limiter).await, [190, 990, 270, 40]);
 }
 
 #[tokio::test]
-async fn a_rule_whose_cost_an_attribute_says_takes_no_more_and_no_less() {
+async fn a_rule_that_takes_its_cost_from_an_attribute_is_not_settled() {
     let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/h, cost: size }]");
     let request = user().with("size", "20");
-    let reserved = limiter.reserve(&request, 40, MINUTE).await.unwrap();
+    let reserved = limiter.request(&request).cost(40).reserve(MINUTE).await.unwrap();
     assert!(reserved.answer.allowed() && reserved.reservation.is_none(), "there is nothing to settle");
-    assert_eq!(limiter.peek(&request, 0).await.remaining(), Some(80));
+    assert_eq!(limiter.request(&request).cost(0).peek().await.remaining(), Some(80));
 }
 
 #[tokio::test]
 async fn a_limit_that_came_with_the_request_is_settled_too() {
     let (limiter, _) = limiter("rules: []");
     let limit: Limit = "100/h".parse().unwrap();
-    let own = Arc::new(RuleSet::new(vec![Rule::ad_hoc("job", limit)]).unwrap());
+    let own = Arc::new(RuleSet::of(Rule::ad_hoc(limit)));
     let request = Rule::naming("job");
-    let reserved = limiter.reserve_by(Arc::clone(&own), &request, 40, MINUTE).await.unwrap();
+    let reserved = limiter.request(&request).rules(Arc::clone(&own)).cost(40).reserve(MINUTE).await.unwrap();
     limiter.settle(reserved.reservation.unwrap(), 10).await.unwrap();
-    assert_eq!(limiter.peek_by(own, &request, 0).await.remaining(), Some(90));
+    assert_eq!(limiter.request(&request).rules(own).cost(0).peek().await.remaining(), Some(90));
 }
 
 #[tokio::test]
-async fn whoever_may_not_pass_or_meets_no_limit_has_nothing_to_settle() {
+async fn a_refused_or_unlimited_request_has_nothing_to_settle() {
     let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/h }]");
-    let refused = limiter.reserve(&user(), 101, MINUTE).await.unwrap();
+    let refused = limiter.request(&user()).cost(101).reserve(MINUTE).await.unwrap();
     assert!(!refused.answer.allowed() && refused.reservation.is_none());
-    let unlimited = limiter.reserve(&Descriptor::new(), 101, MINUTE).await.unwrap();
+    let unlimited = limiter.request(&Descriptor::new()).cost(101).reserve(MINUTE).await.unwrap();
     assert!(unlimited.answer.allowed() && unlimited.reservation.is_none());
 }
 
 #[tokio::test]
 async fn a_reservation_that_cannot_be_kept_is_charged_nothing() {
     let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/h }]");
-    let long = Descriptor::new().with("user_id", "x".repeat(LONGEST_NOTE));
-    let error = limiter.reserve(&long, 40, MINUTE).await.unwrap_err();
-    assert!(matches!(error, ReserveError::TooLong { size } if size > LONGEST_NOTE), "{error}");
-    assert_eq!(limiter.peek(&long, 0).await.remaining(), Some(100));
+    let long = Descriptor::new().with("user_id", "x".repeat(MAX_NOTE_BYTES));
+    let error = limiter.request(&long).cost(40).reserve(MINUTE).await.unwrap_err();
+    assert!(matches!(error, ReserveError::TooLong { size } if size > MAX_NOTE_BYTES), "{error}");
+    assert_eq!(limiter.request(&long).cost(0).peek().await.remaining(), Some(100));
 }
 
 #[tokio::test]
-async fn a_note_has_only_the_facts_that_are_counted_by() {
+async fn a_note_has_only_the_attributes_that_keys_are_made_from() {
     let (limiter, _) = limiter(TIERS);
     let request = user().with("secret", "canary").with("plan", "free");
-    let answer = limiter.check(&request, 1).await;
+    let answer = limiter.check(&request).await;
     let note = Note::of(&answer, &request, 1, MINUTE).unwrap();
     let text = String::from_utf8(note.to_bytes()).unwrap();
     assert!(text.contains(r#""facts":{"endpoint":"/v1/chat","user_id":"42"}"#), "{text}");

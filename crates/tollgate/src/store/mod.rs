@@ -1,22 +1,28 @@
 //! Where buckets live.
 //!
-//! A store charges the hits of one request together or not at all. [`MemoryStore`] keeps its buckets in this
-//! process, `RedisStore` (feature `redis`) in a Redis or Valkey that many processes share, and `LeasedStore` decides
-//! locally on tokens borrowed from there. Which store a program uses is often known only when it starts: [`AnyStore`] is
-//! the choice made then.
+//! A store gives the rows of one request their outcomes, all at one instant, charging all enforcing rows or none.
+//! [`MemoryStore`] keeps its buckets in this process, `RedisStore` (feature `redis`) in a Redis or Valkey that many
+//! processes share, and `LeasedStore` decides locally on tokens borrowed from there. Which store a program uses is often
+//! known only when it starts: [`AnyStore`] is the choice made then.
 
 #[cfg(feature = "redis")]
 pub(crate) mod leased;
-mod memory;
+pub(crate) mod memory;
 mod note;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(test)]
+pub(crate) mod scripted;
 
 use std::future::Future;
+use std::time::Duration;
 
-use tollgate_core::algorithm::{State, Window};
-use tollgate_core::limit::{Algorithm, Phase, Rank};
-use tollgate_core::{Hit, Limit, Micros, Timestamp, Verdict, Verdicts};
+use tokio::time::Instant;
+use tollgate_core::algorithm::{Demand, State, Window};
+use tollgate_core::limit::{Algorithm, Phase};
+use tollgate_core::{
+    Descriptor, Key, Limit, Micros, Op, Outcome, Rule, RuleSet, StoreError, Tier, Tiers, Timestamp,
+};
 
 #[cfg(feature = "redis")]
 use self::leased::LeasedStore;
@@ -24,114 +30,191 @@ use self::leased::LeasedStore;
 use self::redis::RedisStore;
 use crate::clock::Clock;
 use crate::reserve::ReservationId;
+use crate::shares::Shares;
 pub use memory::{Bounds, MemoryStats, MemoryStore};
-pub(crate) use note::LONGEST_NOTE;
+pub(crate) use note::MAX_NOTE_BYTES;
 pub use note::{About, Difference, Due, NoteName};
 
+/// Everything a store needs for one decision.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// What is done to the buckets.
+    pub op: Op,
+    /// The snapshot that the rows belong to.
+    pub rules: &'a RuleSet,
+    /// The request that the keys are made from.
+    pub request: &'a Descriptor<'a>,
+    /// The rows.
+    pub tiers: &'a mut Tiers,
+    /// A request that would be delayed for longer is refused, with `retry_after` = delay - `max_wait`.
+    pub max_wait: Micros,
+    /// Whether the charge may be settled later, so that its rows need their marks.
+    pub is_reservation: bool,
+    /// When the decision has to be made, retries and fallbacks included.
+    pub deadline: Deadline,
+}
+
+/// When a decision has to be made, however many calls that takes. The time starts with the first call that waits: a
+/// decision in memory does not read the clock for it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// The deadline, which a store that waits at most this long sets when it is asked first.
+    pub fn within(&mut self, timeout: Duration) -> Instant {
+        *self.0.get_or_insert_with(|| Instant::now() + timeout)
+    }
+}
+
+impl<'a> Call<'a> {
+    /// A call with the usual settings.
+    #[inline]
+    pub fn new(op: Op, rules: &'a RuleSet, request: &'a Descriptor<'a>, tiers: &'a mut Tiers) -> Self {
+        let (max_wait, deadline) = (Micros::MAX, Deadline::default());
+        Call { op, rules, request, tiers, max_wait, is_reservation: false, deadline }
+    }
+
+    /// The same call for a shorter time.
+    pub(crate) fn reborrow(&mut self) -> Call<'_> {
+        Call { tiers: self.tiers, ..*self }
+    }
+
+    /// The rule of a row.
+    #[inline]
+    pub fn rule(&self, tier: &Tier) -> &'a Rule {
+        self.rules.rule(tier.rule)
+    }
+
+    /// The limit of a row.
+    ///
+    /// # Panics
+    ///
+    /// The rule of the row has no limit: rows are only made for rules with one.
+    #[inline]
+    pub fn limit(&self, tier: &Tier) -> &'a Limit {
+        self.rule(tier).limit().expect("rows are made for rules with a limit")
+    }
+
+    /// The key of a row's bucket.
+    #[inline]
+    pub fn key(&self, tier: &Tier) -> Key<'a> {
+        self.rule(tier).key(self.request)
+    }
+
+    /// What a row asks of its bucket.
+    #[inline]
+    pub const fn demand(&self, tier: &Tier) -> Demand {
+        Demand { cost: tier.cost, max_wait: self.max_wait }
+    }
+
+    /// Whether an enforcing row refuses the request.
+    #[inline]
+    pub fn refuses(&self) -> bool {
+        self.tiers.iter().any(Tier::refuses)
+    }
+
+    /// Whether a row has no outcome yet.
+    #[inline]
+    pub fn has_pending(&self) -> bool {
+        self.tiers.iter().any(Tier::is_pending)
+    }
+
+    /// The store gives no answer for the rows that are still pending.
+    pub(crate) fn lose(&mut self, error: StoreError) {
+        for tier in self.tiers.iter_mut().filter(|tier| tier.is_pending()) {
+            tier.outcome = Outcome::Lost(error);
+        }
+    }
+
+    /// Makes every held row final: its cost is spent, or was given back.
+    pub(crate) fn decide_held(&mut self, passes: bool) {
+        for tier in self.tiers.iter_mut() {
+            if let Outcome::Held { if_passed, .. } = tier.outcome {
+                let (kept, limit) = (passes || !tier.enforces(), self.rules.rule(tier.rule).limit());
+                tier.outcome =
+                    Outcome::Decided(if kept { if_passed } else { if_passed.given_back(tier.cost, limit) });
+            }
+        }
+    }
+
+    /// The first error of a row that the store lost.
+    pub(crate) fn error(&self) -> Option<StoreError> {
+        self.tiers.iter().find_map(|tier| match tier.outcome {
+            Outcome::Lost(error) => Some(error),
+            _ => None,
+        })
+    }
+}
+
 /// Keeps buckets and charges them.
-///
-/// Verdicts are pushed to a list of the caller's, one for each hit and in their order: nothing is moved or
-/// allocated on the way. Every operation answers the instant of the store's clock at which it took effect.
 pub trait Store: Send + Sync + 'static {
-    /// Charges every enforcing hit, or none of them; shadow hits are charged each on their own.
+    /// Gives every pending row an outcome, all at one instant of the store's clock, which is returned.
     ///
-    /// The hits of one request stand or fall together: when any bucket refuses, no bucket is touched, so a
-    /// caller stopped by the tenant's limit does not also use up their own. Calls that share a key take effect
-    /// one after the other.
+    /// Enforcing rows are charged together or not at all: if any bucket refuses, no bucket is modified, so a caller
+    /// refused by the tenant's limit does not also use up their own. Rows that already have an outcome count: if one of
+    /// them refuses, nothing is charged. Rows in shadow mode are charged independently. Calls that share a key are
+    /// serialized, even across processes. The rows of one call have different buckets.
     ///
-    /// # Errors
-    ///
-    /// The store could not be asked, or did not answer in time. The hits [may have been
-    /// charged](StoreError::is_in_doubt), so do not retry; let the rule's policy decide. Of [a part](StoreError::Part)
-    /// that did not answer, the rest was not charged but for what is on trial, and may be asked without it.
-    fn charge(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
+    /// A row whose store was unreachable or late is [`Lost`](Outcome::Lost); it may have been charged, so it is never
+    /// sent again. While a row is lost, or was lost before the call, enforcing rows that were charged are
+    /// [`Held`](Outcome::Held).
+    fn run(&self, call: &mut Call<'_>) -> impl Future<Output = Timestamp> + Send;
 
-    /// Answers what [`charge`](Self::charge) would, with the numbers as they are, and writes nothing.
-    ///
-    /// # Errors
-    ///
-    /// The store could not be asked.
-    fn peek(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
-
-    /// Gives the cost of each hit back, never beyond full, and answers the numbers afterwards.
-    ///
-    /// # Errors
-    ///
-    /// The store could not be asked.
-    fn refund(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
-
-    /// Gives back what was charged with these verdicts, one for each hit, and answers the numbers afterwards.
-    ///
-    /// A [refund](Self::refund) that knows what it undoes: it names the [mark](Verdict::mark) of the charge and touches only
-    /// that window or entry. What time has given back already is not given a second time.
-    ///
-    /// # Errors
-    ///
-    /// The store could not be asked. The charge may stay.
-    fn undo(
-        &self,
-        hits: &[Hit<'_>],
-        charged: &[Verdict],
-        verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
-
-    /// Forgets the bucket of each hit and answers the numbers of fresh ones.
-    ///
-    /// # Errors
-    ///
-    /// The store could not be asked.
-    fn reset(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
-
-    /// The clock of this process that waits for this store are counted on.
-    fn clock(&self) -> &Clock;
-
-    /// Whether its futures are ready when they are first asked: it waits for nobody.
-    fn answers_at_once(&self) -> bool {
-        false
-    }
-
-    /// Takes note that these hits were admitted without asking, while the store was away, and certainly not charged. A
-    /// store that can, charges them later; at most what is there then.
-    fn owe(&self, hits: &[Hit<'_>]) {
-        let _ = hits;
-    }
-
-    /// This node's place in its fleet, where the store knows of one.
-    fn rank(&self) -> Option<Rank> {
+    /// The same without waiting; `None` means that nothing was done.
+    fn run_now(&self, call: &mut Call<'_>) -> Option<Timestamp> {
+        let _ = call;
         None
     }
 
-    /// What is remembered of the bucket of a hit; `None` when it is as good as new.
-    ///
-    /// # Errors
-    ///
-    /// The store could not be asked.
-    fn inspect(&self, hit: &Hit<'_>) -> impl Future<Output = Result<Option<State>, StoreError>> + Send;
+    /// Whether a call may have to wait, so that [`run_now`](Self::run_now) may do nothing.
+    fn waits(&self) -> bool {
+        true
+    }
 
-    /// Keeps a note for so long, unless there is one of that name: then that stays, and is the answer.
-    ///
-    /// Of several who write at once exactly one is answered that there was none.
+    /// Runs many independent calls and returns their instants. A store in memory fetches all buckets first, Redis
+    /// pipelines.
+    fn run_many(&self, calls: &mut [Call<'_>]) -> impl Future<Output = Vec<Timestamp>> + Send {
+        async {
+            let mut instants = Vec::with_capacity(calls.len());
+            for call in calls {
+                instants.push(self.run(call).await);
+            }
+            instants
+        }
+    }
+
+    /// Ends what is only held: every held row becomes decided, with the numbers after the spend or after the return. Never
+    /// waits.
+    fn finish(&self, call: &mut Call<'_>, passes: bool) {
+        call.decide_held(passes);
+    }
+
+    /// The clock of this process on which waits for this store are counted.
+    fn clock(&self) -> &Clock;
+
+    /// This node's shares of limits, where the store counts nodes.
+    fn shares(&self) -> Option<&Shares> {
+        None
+    }
+
+    /// The state of a bucket; `None` when it equals a fresh one.
     ///
     /// # Errors
     ///
-    /// The store could not be asked, and may have kept the note all the same; or it has no room
-    /// ([`StoreError::Rejected`] with `OOM`).
+    /// The store gave no answer.
+    fn inspect(
+        &self,
+        rule: &Rule,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<Option<State>, StoreError>> + Send;
+
+    /// Keeps a note for this time, unless there is one of that name: then that stays, and is the answer. Of several
+    /// concurrent writers exactly one is answered that there was none.
+    ///
+    /// # Errors
+    ///
+    /// The store gave no answer, and may have kept the note all the same; or it is full ([`StoreError::Rejected`] with
+    /// `OOM`).
     fn keep(
         &self,
         name: NoteName,
@@ -139,21 +222,21 @@ pub trait Store: Send + Sync + 'static {
         ttl: Micros,
     ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 
-    /// The note of a name; `None` when there was none, or its time is over.
+    /// The note of a name; `None` when there was none, or it has expired.
     ///
     /// # Errors
     ///
-    /// The store could not be asked.
+    /// The store gave no answer.
     fn recall(&self, name: NoteName) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 
-    /// Settles the buckets of a reservation, each on its own and once, and answers how much that moved for each.
+    /// Settles the buckets of a reservation, each independently and once, and answers how much that moved for each.
     ///
-    /// What is done to a bucket and the receipt of it are written together. Whoever asks again, within so long, is
-    /// answered from the receipt and changes nothing, so a settlement whose answer was lost may be repeated.
+    /// The change of a bucket and its receipt are written together. A repeated call, within `ttl`, is answered from the
+    /// receipt and changes nothing, so a settlement whose answer was lost may be repeated.
     ///
     /// # Errors
     ///
-    /// The store could not be asked about every bucket. Ask again: what was done is not done twice.
+    /// The store gave no answer about every bucket. Call again: what was done is not done twice.
     fn settle(
         &self,
         reservation: ReservationId,
@@ -162,138 +245,25 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<u64>, StoreError>> + Send;
 }
 
-/// Why a store gave no answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// It did not answer before the decision's deadline. It may have charged the request all the same.
-    #[error("the store does not answer in time")]
-    Timeout,
-    /// The connection to it broke, or what it answered makes no sense. It may have charged the request all the same.
-    #[error("the store cannot be reached")]
-    Unreachable,
-    /// It is known to be away, or no connection to it came about in time: it was not asked.
-    #[error("the store is away, and was not asked: {reason}")]
-    Away {
-        /// Why it is away: one of [`REASONS`](Self::REASONS).
-        reason: &'static str,
-    },
-    /// Too many decisions wait for it already.
-    #[error("too many decisions wait for the store")]
-    Overloaded,
-    /// A part of it gave no answer; no enforcing hit was charged anywhere. What the rest says can still be asked.
-    #[error("a part of the store is away: {error}")]
-    Part {
-        /// Why there is no answer.
-        error: Box<StoreError>,
-        /// The places, in the request, of the hits that live there.
-        lost: Vec<usize>,
-        /// The places of hits on trial that were decided already, each on its own, and charged if they passed: asked again
-        /// they would be charged twice.
-        decided: Vec<(usize, Verdict)>,
-    },
-    /// It answered that it will not; `OOM`, `READONLY`, `NOAUTH` and their like.
-    #[error("the store refuses to decide: {code}")]
-    Rejected {
-        /// The first word of its answer.
-        code: &'static str,
-    },
-}
-
-/// Words with which a Redis refuses.
+/// The most calls of one batch that wait for a store at the same time: the connection pipelines them, and a batch must not
+/// take the places of all other decisions.
 #[cfg(feature = "redis")]
-const REJECTIONS: [&str; 15] = [
-    "BUSY",
-    "CLUSTERDOWN",
-    "CROSSSLOT",
-    "ERR",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "MOVED",
-    "NOAUTH",
-    "NOPERM",
-    "NOREPLICAS",
-    "OOM",
-    "READONLY",
-    "TRYAGAIN",
-    "WRONGPASS",
-];
+const MAX_CONCURRENT_CALLS: usize = 64;
 
-impl StoreError {
-    /// Every word that [`reason`](Self::reason) has.
-    pub const REASONS: [&str; 4] = ["timeout", "unreachable", "overloaded", "rejected"];
+/// Runs calls of a store that waits, several concurrently.
+#[cfg(feature = "redis")]
+pub(crate) async fn run_concurrently<S: Store>(store: &S, calls: &mut [Call<'_>]) -> Vec<Timestamp> {
+    use futures_util::stream::{StreamExt as _, iter};
 
-    /// A store that refused with this word; anything but the usual words counts as `ERR`.
-    #[cfg(feature = "redis")]
-    pub(crate) fn rejected(code: &str) -> Self {
-        let code = REJECTIONS.into_iter().find(|known| *known == code).unwrap_or("ERR");
-        StoreError::Rejected { code }
-    }
-
-    /// The same of a request in which what was asked stands at these places, of so many: what was not asked is not lost.
-    pub(crate) fn at(self, places: &[usize], of: usize) -> Self {
-        match self {
-            StoreError::Part { error, lost, decided } => {
-                let place = |place: usize| places.get(place).copied();
-                let lost = lost.into_iter().filter_map(place).collect();
-                let decided = decided.into_iter().filter_map(|(at, verdict)| Some((place(at)?, verdict)));
-                StoreError::Part { error, lost, decided: decided.collect() }
-            }
-            whole if places.len() == of => whole,
-            whole => StoreError::part(whole, places.to_vec()),
-        }
-    }
-
-    /// The same of a request that was never sent.
-    #[cfg(feature = "redis")]
-    pub(crate) fn unsent(self) -> Self {
-        if self.is_in_doubt() { StoreError::Away { reason: self.reason() } } else { self }
-    }
-
-    /// Whether nobody knows if the request was charged. Where this is false, it certainly was not.
-    pub fn is_in_doubt(&self) -> bool {
-        match self {
-            StoreError::Part { error, .. } => error.is_in_doubt(),
-            StoreError::Timeout | StoreError::Unreachable => true,
-            StoreError::Away { .. } | StoreError::Overloaded | StoreError::Rejected { .. } => false,
-        }
-    }
-
-    /// A part with these places is away.
-    pub(crate) fn part(error: StoreError, lost: Vec<usize>) -> Self {
-        StoreError::Part { error: Box::new(error), lost, decided: Vec::new() }
-    }
-
-    /// The same where these hits on trial were decided.
-    #[cfg(feature = "redis")]
-    pub(crate) fn with_decided(mut self, more: impl IntoIterator<Item = (usize, Verdict)>) -> Self {
-        if let StoreError::Part { decided, .. } = &mut self {
-            decided.extend(more);
-        }
-        self
-    }
-
-    /// One of a few words, for answers and metrics.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            StoreError::Part { error, .. } => error.reason(),
-            StoreError::Away { reason } => reason,
-            StoreError::Timeout => "timeout",
-            StoreError::Unreachable => "unreachable",
-            StoreError::Overloaded => "overloaded",
-            StoreError::Rejected { .. } => "rejected",
-        }
-    }
+    let runs: Vec<_> = calls.iter_mut().map(|call| store.run(call)).collect();
+    iter(runs).buffered(MAX_CONCURRENT_CALLS).collect().await
 }
 
-/// Where the spread windows of a hit's key begin.
+/// Where the spread windows of a key begin.
 #[inline]
-pub(crate) fn window(hit: &Hit<'_>, limit: &Limit) -> Window {
+pub(crate) fn window(key: Key<'_>, limit: &Limit) -> Window {
     match limit.algorithm() {
-        Algorithm::FixedWindow { phase: Phase::Spread, window, .. } => {
-            Window::Spread(hit.key.spread(*window))
-        }
+        Algorithm::FixedWindow { phase: Phase::Spread, window, .. } => Window::Spread(key.spread(*window)),
         _ => Window::Own,
     }
 }
@@ -301,6 +271,10 @@ pub(crate) fn window(hit: &Hit<'_>, limit: &Limit) -> Window {
 /// The store chosen when the program starts.
 #[derive(Debug)]
 #[non_exhaustive]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one store in a process, and a box would be one more access"
+)]
 pub enum AnyStore {
     /// Buckets in this process.
     Memory(MemoryStore),
@@ -313,7 +287,7 @@ pub enum AnyStore {
 }
 
 impl AnyStore {
-    /// The Redis where the buckets are, if they are in one.
+    /// The Redis that has the buckets, if one has.
     #[cfg(feature = "redis")]
     pub fn redis(&self) -> Option<&RedisStore> {
         match self {
@@ -323,7 +297,7 @@ impl AnyStore {
         }
     }
 
-    /// What stands before it, if decisions may be made here.
+    /// The store that decides on leases, if there is one.
     #[cfg(feature = "redis")]
     pub fn leased(&self) -> Option<&LeasedStore> {
         match self {
@@ -332,7 +306,7 @@ impl AnyStore {
         }
     }
 
-    /// Gives back what is borrowed, if anything is: call it when no decision is asked for any more.
+    /// Returns all leases. Call it when no more decisions are made.
     pub async fn close(&self) {
         #[cfg(feature = "redis")]
         if let AnyStore::Leased(store) = self {
@@ -361,96 +335,61 @@ impl From<LeasedStore> for AnyStore {
     }
 }
 
-/// Calls the same method of whichever store is there.
+/// Calls the same method of the store that was chosen.
 macro_rules! each {
     ($self:ident, $store:ident => $call:expr) => {
         match $self {
-            AnyStore::Memory($store) => $call.await,
+            AnyStore::Memory($store) => $call,
             #[cfg(feature = "redis")]
-            AnyStore::Redis($store) => $call.await,
+            AnyStore::Redis($store) => $call,
             #[cfg(feature = "redis")]
-            AnyStore::Leased($store) => $call.await,
+            AnyStore::Leased($store) => $call,
         }
     };
 }
 
 impl Store for AnyStore {
     #[inline]
-    async fn charge(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        each!(self, store => store.charge(hits, verdicts))
+    async fn run(&self, call: &mut Call<'_>) -> Timestamp {
+        each!(self, store => store.run(call).await)
     }
 
     #[inline]
-    async fn peek(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        each!(self, store => store.peek(hits, verdicts))
+    fn run_now(&self, call: &mut Call<'_>) -> Option<Timestamp> {
+        each!(self, store => store.run_now(call))
+    }
+
+    fn waits(&self) -> bool {
+        each!(self, store => store.waits())
+    }
+
+    async fn run_many(&self, calls: &mut [Call<'_>]) -> Vec<Timestamp> {
+        each!(self, store => store.run_many(calls).await)
     }
 
     #[inline]
-    async fn refund(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        each!(self, store => store.refund(hits, verdicts))
-    }
-
-    async fn undo(
-        &self,
-        hits: &[Hit<'_>],
-        charged: &[Verdict],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
-        each!(self, store => store.undo(hits, charged, verdicts))
-    }
-
-    #[inline]
-    async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        each!(self, store => store.reset(hits, verdicts))
+    fn finish(&self, call: &mut Call<'_>, passes: bool) {
+        each!(self, store => store.finish(call, passes));
     }
 
     fn clock(&self) -> &Clock {
-        match self {
-            AnyStore::Memory(store) => store.clock(),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.clock(),
-            #[cfg(feature = "redis")]
-            AnyStore::Leased(store) => store.clock(),
-        }
+        each!(self, store => store.clock())
     }
 
-    fn owe(&self, hits: &[Hit<'_>]) {
-        #[cfg(feature = "redis")]
-        if let AnyStore::Leased(store) = self {
-            store.owe(hits);
-        }
-        #[cfg(not(feature = "redis"))]
-        let _ = hits;
+    fn shares(&self) -> Option<&Shares> {
+        each!(self, store => store.shares())
     }
 
-    fn rank(&self) -> Option<Rank> {
-        match self {
-            #[cfg(feature = "redis")]
-            AnyStore::Leased(store) => store.rank(),
-            _ => None,
-        }
-    }
-
-    fn answers_at_once(&self) -> bool {
-        match self {
-            AnyStore::Memory(store) => store.answers_at_once(),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.answers_at_once(),
-            #[cfg(feature = "redis")]
-            AnyStore::Leased(store) => store.answers_at_once(),
-        }
-    }
-
-    async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
-        each!(self, store => store.inspect(hit))
+    async fn inspect(&self, rule: &Rule, key: Key<'_>) -> Result<Option<State>, StoreError> {
+        each!(self, store => store.inspect(rule, key).await)
     }
 
     async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
-        each!(self, store => store.keep(name, note, ttl))
+        each!(self, store => store.keep(name, note, ttl).await)
     }
 
     async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
-        each!(self, store => store.recall(name))
+        each!(self, store => store.recall(name).await)
     }
 
     async fn settle(
@@ -459,43 +398,6 @@ impl Store for AnyStore {
         due: &[Due<'_>],
         ttl: Micros,
     ) -> Result<Vec<u64>, StoreError> {
-        each!(self, store => store.settle(reservation, due, ttl))
-    }
-}
-
-#[cfg(all(test, feature = "redis"))]
-mod tests {
-    use super::*;
-
-    fn part(lost: &[usize]) -> StoreError {
-        StoreError::part(StoreError::Timeout, lost.to_vec())
-    }
-
-    #[test]
-    fn what_was_not_asked_is_not_lost() {
-        assert_eq!(StoreError::Timeout.at(&[0, 1, 2], 3), StoreError::Timeout, "all of it was");
-        assert_eq!(StoreError::Timeout.at(&[0, 2], 3), part(&[0, 2]));
-        assert_eq!(
-            part(&[1]).at(&[0, 2], 3),
-            part(&[2]),
-            "the second that was asked is the third of the request"
-        );
-    }
-
-    #[test]
-    fn only_what_was_not_sent_or_was_declined_is_certainly_not_charged() {
-        let away = StoreError::Timeout.unsent();
-        assert_eq!((away.reason(), away.is_in_doubt()), ("timeout", false));
-        assert_eq!(StoreError::rejected("OOM").unsent(), StoreError::rejected("OOM"));
-        for (error, in_doubt) in [
-            (StoreError::Timeout, true),
-            (StoreError::Unreachable, true),
-            (part(&[0]), true),
-            (StoreError::Overloaded, false),
-            (StoreError::rejected("OOM"), false),
-            (away.at(&[0], 2), false),
-        ] {
-            assert_eq!(error.is_in_doubt(), in_doubt, "{error:?}");
-        }
+        each!(self, store => store.settle(reservation, due, ttl).await)
     }
 }

@@ -24,7 +24,7 @@ fn user(id: &str) -> Descriptor<'_> {
 
 async fn check(limiter: &Limiter<MemoryStore>, request: &Descriptor<'_>, times: usize) {
     for _ in 0..times {
-        limiter.check(request, 1).await;
+        limiter.check(request).await;
     }
 }
 
@@ -119,7 +119,7 @@ async fn a_denial_is_a_violation_and_a_shadow_refusal_and_a_peek_are_none() {
     check(&limiter, &Descriptor::new().with("ip", "192.0.2.9"), 1).await;
     check(&limiter, &Descriptor::new().with("tenant", "acme"), 5).await;
     check(&limiter, &user("1"), 1).await;
-    limiter.peek(&user("1"), 1).await;
+    limiter.request(&user("1")).peek().await;
     let drained = violations.drain_all();
     assert_eq!(drained.len(), 1);
     assert_eq!((drained[0].rule_name.as_str(), drained[0].bucket_key.as_str()), ("blocked", "ip:192.0.2.9"));
@@ -130,7 +130,7 @@ async fn whoever_waits_is_recorded_once_when_told_to_give_up() {
     let (limiter, violations, _) = recorded(100);
     check(&limiter, &user("1"), 1).await;
     let soon = Timestamp::from_micros(20_000_000);
-    assert!(!limiter.until_allowed(&user("1"), 1, soon).await.allowed());
+    assert!(!limiter.request(&user("1")).until_allowed(soon).await.allowed());
     assert_eq!(total(&violations.drain_all()), 1);
 }
 

@@ -1,77 +1,208 @@
 //! The limits that packed states refer to by a small number.
 //!
 //! A state of 16 bytes has no room for the numbers it was written under, but needs them: to convert when a rule
-//! changes, and to tell when it is as good as new. There are few distinct limits, so each is kept once and
-//! named by its place. Places are found by hashing and never freed; when the table is full, states carry
-//! their limit along.
+//! changes, and to tell when it is idle. There are few distinct limits, so each is kept once and named by its place in
+//! this table. A rule remembers the number of its limit ([`Rule::limit_number`]), together with the epoch in which it was
+//! given, so a decision does not look it up.
+//!
+//! When the table is full, one pass over the buckets frees the limits that no state uses. The pass starts a new epoch:
+//! numbers given before have to be looked up again, which marks them as used, so a number is never freed while a writer
+//! may still use it. A writer reads the epoch under the lock of its shard, and the pass locks every shard once.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tollgate_core::Limit;
+use arc_swap::{ArcSwapOption, Guard};
+use parking_lot::Mutex;
+use tollgate_core::{Limit, Micros, Rule, Timestamp};
 
 /// How many distinct limits are kept; states have 16 bits to name them.
-const PLACES: LimitId = 1 << 14;
+const PLACES: usize = 1 << 14;
 /// How far from its home a limit is looked for.
 const REACH: usize = 32;
+/// The shortest time between two passes that free limits.
+const COLLECT_INTERVAL: Micros = Micros::new(60_000_000);
 
-/// The name of a limit within one store.
+/// Every table and every pass has an epoch of its own.
+static EPOCHS: AtomicU64 = AtomicU64::new(1);
+
+/// The number of a limit within one store.
 pub(super) type LimitId = u16;
 
 #[derive(Debug)]
 pub(super) struct Limits {
-    places: Box<[OnceLock<Box<Limit>>]>,
+    places: Box<[ArcSwapOption<Limit>]>,
+    /// The places that were looked up in this epoch.
+    used: Mutex<Box<[bool]>>,
+    epoch: AtomicU64,
+    /// Whether a limit found no place.
+    is_full: AtomicBool,
+    last_pass: Mutex<Option<Timestamp>>,
+    /// Whether a pass is under way.
+    is_collecting: AtomicBool,
 }
 
 impl Limits {
     pub(super) fn new() -> Self {
-        Limits { places: (0..PLACES).map(|_| OnceLock::new()).collect() }
+        Limits {
+            places: (0..PLACES).map(|_| ArcSwapOption::empty()).collect(),
+            used: Mutex::new(vec![false; PLACES].into()),
+            epoch: AtomicU64::new(EPOCHS.fetch_add(1, Ordering::Relaxed)),
+            is_full: AtomicBool::new(false),
+            last_pass: Mutex::new(None),
+            is_collecting: AtomicBool::new(false),
+        }
     }
 
-    /// The name of a limit, given when it is first seen; `None` when there is no place left near its home.
+    /// The number of a rule's limit, if the rule remembers one of this epoch. Call it under the lock of a shard.
     #[inline]
-    pub(super) fn id(&self, limit: &Limit) -> Option<LimitId> {
-        #[expect(clippy::cast_possible_truncation, reason = "the low bits are the home")]
-        let home = limit.digest() as LimitId;
-        (0..REACH).find_map(|step| {
-            #[expect(clippy::cast_possible_truncation, reason = "steps are few and the table wraps")]
-            let place = home.wrapping_add(step as LimitId) % PLACES;
-            let kept = self.places[usize::from(place)].get_or_init(|| Box::new(limit.clone()));
-            (**kept == *limit).then_some(place)
+    pub(super) fn known(&self, rule: &Rule) -> Option<LimitId> {
+        let number = rule.limit_number().load(Ordering::Relaxed);
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is the number")]
+        (number >> 16 == self.epoch.load(Ordering::Relaxed)).then_some(number as LimitId)
+    }
+
+    /// The number of a rule's limit; `None` when no place near its home is free. Call it under the lock of a shard.
+    #[inline]
+    pub(super) fn number(&self, rule: &Rule, limit: &Limit) -> Option<LimitId> {
+        self.known(rule).or_else(|| {
+            let epoch = self.epoch.load(Ordering::Relaxed);
+            let number = self.intern(limit)?;
+            rule.limit_number().store(epoch << 16 | u64::from(number), Ordering::Relaxed);
+            Some(number)
         })
     }
 
-    /// The limit of a name that [`id`](Self::id) gave.
+    #[cold]
+    fn intern(&self, limit: &Limit) -> Option<LimitId> {
+        let mut used = self.used.lock();
+        #[expect(clippy::cast_possible_truncation, reason = "the low bits are the home")]
+        let home = limit.digest() as usize % PLACES;
+        let found = (0..REACH).map(|step| (home + step) % PLACES).find(|place| {
+            let kept = self.places[*place].load();
+            match &*kept {
+                Some(kept) => **kept == *limit,
+                None => {
+                    self.places[*place].store(Some(Arc::new(limit.clone())));
+                    true
+                }
+            }
+        });
+        match found {
+            Some(place) => {
+                used[place] = true;
+                LimitId::try_from(place).ok()
+            }
+            None => {
+                self.is_full.store(true, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// The limit of a number that a state holds.
     #[inline]
-    pub(super) fn get(&self, id: LimitId) -> &Limit {
-        self.places[usize::from(id)].get().expect("states only hold names that were given")
+    pub(super) fn get(&self, id: LimitId) -> Guard<Option<Arc<Limit>>> {
+        self.places[usize::from(id)].load()
+    }
+
+    /// Whether a limit found no place and the last pass is long enough ago. Then a new epoch begins, and the caller scans
+    /// every shard and calls [`free_unused`](Self::free_unused).
+    #[inline]
+    pub(super) fn starts_pass(&self, now: Timestamp) -> bool {
+        self.is_full.load(Ordering::Relaxed) && self.start_pass(now)
+    }
+
+    #[cold]
+    fn start_pass(&self, now: Timestamp) -> bool {
+        let mut last = self.last_pass.lock();
+        if last.is_some_and(|last| last.after(COLLECT_INTERVAL) > now)
+            || self.is_collecting.swap(true, Ordering::Acquire)
+        {
+            return false;
+        }
+        *last = Some(now);
+        self.is_full.store(false, Ordering::Relaxed);
+        self.used.lock().fill(false);
+        self.epoch.store(EPOCHS.fetch_add(1, Ordering::Relaxed), Ordering::Release);
+        true
+    }
+
+    /// Frees every limit that neither a state nor a decision of this epoch uses.
+    pub(super) fn free_unused(&self, in_states: &[bool]) {
+        let used = self.used.lock();
+        for (place, kept) in self.places.iter().enumerate() {
+            if !used[place] && !in_states[place] {
+                kept.store(None);
+            }
+        }
+        self.is_collecting.store(false, Ordering::Release);
+    }
+
+    /// A mark for each number, none set.
+    pub(super) fn marks() -> Vec<bool> {
+        vec![false; PLACES]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_core::Micros;
+
+    fn limit(count: u64) -> Limit {
+        Limit::new(count, Micros::new(1_000_000)).unwrap()
+    }
+
+    fn rule(count: u64) -> Rule {
+        Rule::ad_hoc(limit(count))
+    }
+
+    fn is_kept(limits: &Limits, id: LimitId, count: u64) -> bool {
+        limits.get(id).as_ref().is_some_and(|kept| **kept == limit(count))
+    }
 
     #[test]
-    fn a_limit_has_one_name_and_a_name_one_limit() {
+    fn a_limit_has_one_number_and_a_number_one_limit() {
         let limits = Limits::new();
-        let names: Vec<LimitId> = (1..=10_000)
-            .map(|count| limits.id(&Limit::new(count, Micros::new(1_000_000)).unwrap()).unwrap())
-            .collect();
-        for (count, name) in (1..).zip(names) {
-            let limit = Limit::new(count, Micros::new(1_000_000)).unwrap();
-            assert_eq!(limits.id(&limit), Some(name));
-            assert_eq!(limits.get(name), &limit);
+        let rules: Vec<Rule> = (1..=10_000).map(rule).collect();
+        let number = |rule: &Rule| limits.number(rule, rule.limit().unwrap()).unwrap();
+        let numbers: Vec<LimitId> = rules.iter().map(number).collect();
+        for ((count, rule_of_count), id) in (1..).zip(&rules).zip(numbers) {
+            assert_eq!(limits.known(rule_of_count), Some(id));
+            assert_eq!(number(&rule(count)), id);
+            assert!(is_kept(&limits, id, count));
         }
     }
 
     #[test]
-    fn a_full_table_gives_no_name_and_never_a_wrong_one() {
+    fn a_rule_of_another_store_is_looked_up() {
+        let (limits, other) = (Limits::new(), Limits::new());
+        let rule = rule(7);
+        assert!(limits.number(&rule, &limit(7)).is_some());
+        assert_eq!(other.known(&rule), None);
+        assert!(other.number(&rule, &limit(7)).is_some());
+    }
+
+    #[test]
+    fn a_full_table_gives_no_number_until_a_pass_has_freed_unused_limits() {
         let limits = Limits::new();
-        let refused = (1..=100_000_u64)
-            .map(|count| Limit::new(count, Micros::new(1_000_000)).unwrap())
-            .filter(|limit| limits.id(limit).is_none_or(|name| limits.get(name) != limit))
-            .count();
-        assert!(refused >= 100_000 - usize::from(PLACES));
+        let all = (1..=100_000).map(|count| limits.number(&rule(count), &limit(count)));
+        let refused = all.filter(Option::is_none).count();
+        assert!(refused >= 100_000 - PLACES);
+        let kept = (1..=100_000).filter_map(|count| Some((count, limits.intern(&limit(count))?)));
+        let (count, in_use) = kept.last().expect("some were given a number");
+        assert!(limits.starts_pass(Timestamp::from_micros(0)));
+        assert!(!limits.starts_pass(Timestamp::from_micros(1)), "one pass at a time");
+        let mut in_states = Limits::marks();
+        in_states[usize::from(in_use)] = true;
+        let during = rule(200_000);
+        let looked_up = limits.number(&during, &limit(200_000));
+        limits.free_unused(&in_states);
+        assert!(is_kept(&limits, in_use, count), "a state uses it");
+        if let Some(id) = looked_up {
+            assert!(is_kept(&limits, id, 200_000), "a decision uses it");
+        }
+        let given = (300_000..301_000).filter(|count| limits.number(&rule(*count), &limit(*count)).is_some());
+        assert!(given.count() > 990, "there is room again");
     }
 }

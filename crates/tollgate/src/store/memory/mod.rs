@@ -1,49 +1,45 @@
 //! Buckets in this process: the embedded default.
 //!
 //! Keys are spread over shards by a keyed 128-bit hash; each shard is a flat table behind a short lock. A request
-//! locks the shards of all its hits, in their order, asks every bucket, charges all or none, and unlocks: nobody
-//! ever sees half a request. Nothing is allocated for an ordinary decision.
+//! locks the shards of all its rows, in ascending order, asks every bucket, charges all or none, and unlocks: no other
+//! request sees half of it. Nothing is allocated for an ordinary decision. Keys without attributes, which all requests
+//! share, are in the highest shards, so the most contended locks are taken last and held shortest.
 //!
-//! The store is bounded. Buckets that are as good as new are dropped a few at a time while new ones come in. When
-//! that is not enough, a new key is counted in its rule's **overflow bucket**, which all such keys share. A key
-//! that gets a place of its own later starts with what the overflow bucket has used, so running out of memory
-//! never hands anybody a fresh quota.
+//! The store is bounded. Idle buckets are evicted a few at a time while new ones come in. When that is not enough, a new
+//! key is counted in its rule's **overflow bucket**, which all such keys share. A key that gets a slot later starts with
+//! what the overflow bucket has used, so running out of memory never gives a caller a fresh quota.
 
-mod decide;
+mod bucket;
 mod limits;
 mod notes;
 mod packed;
-mod place;
+mod run;
 mod settle;
-mod shard;
+mod table;
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
-use std::hash::Hash;
-use std::slice;
 
 use foldhash::quality::RandomState;
-use tollgate_core::algorithm::{Answer, Bucket, State};
-use tollgate_core::limit::Algorithm;
-use tollgate_core::{Hit, Mark, Micros, Timestamp, Verdict, Verdicts};
+use tollgate_core::algorithm::State;
+use tollgate_core::{Key, KeyHash, Micros, Rule, StoreError, Timestamp};
 
 use self::limits::Limits;
 use self::notes::Notes;
 use self::packed::Content;
-use self::shard::{KeyHash, Shard, ShardBounds, Wide};
-use super::{Due, NoteName, Store, StoreError, window};
+use self::table::{Table, TableBounds, Wide};
+use super::{Call, Due, NoteName, Store, window};
 use crate::clock::Clock;
-use crate::key_hash::KeySeeds;
 use crate::reserve::ReservationId;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
 /// Buckets a shard is meant for; fewer buckets, fewer shards.
 const BUCKETS_PER_SHARD: usize = 4_096;
-const MOST_SHARDS: usize = 1_024;
-/// The longest pause between two tries at a lock before the thread goes to sleep on it; what the lock guards
-/// takes tens of nanoseconds.
-const MOST_PAUSES: u32 = 64;
-/// A store that stays full says so in the log this often.
+const MAX_SHARDS: usize = 1_024;
+/// The longest pause between two tries at a lock before the thread sleeps on it, in spins; a critical section takes tens
+/// of nanoseconds.
+const MAX_PAUSES: u32 = 64;
+/// How often a store that stays full is logged.
 const LOG_INTERVAL: Micros = Micros::new(60_000_000);
 
 /// How much a [`MemoryStore`] may hold.
@@ -69,8 +65,8 @@ pub struct MemoryStats {
     pub buckets: usize,
     /// Bytes of tables and logs.
     pub bytes: usize,
-    /// Buckets dropped because they were as good as new.
-    pub dropped: u64,
+    /// Idle buckets that were evicted.
+    pub evicted: u64,
     /// Decisions on new keys that an overflow bucket made, because the store is or was full; refusals included.
     pub overflowed: u64,
     /// States shifted because the clock went back by more than a second.
@@ -84,13 +80,12 @@ pub struct MemoryStats {
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let gate = Gate::new("10/s burst 50".parse()?, MemoryStore::new());
-/// assert!(gate.allow("user:123").await?.allowed);
+/// assert!(gate.allow("user:123").await.allowed());
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Clock,
-    seeds: KeySeeds,
     shards: Box<[Padded]>,
     limits: Limits,
     overflow: Mutex<Overflow>,
@@ -99,16 +94,16 @@ pub struct MemoryStore {
     notes: Notes,
 }
 
-/// A shard and its lock, on a cache line of their own.
+/// A table and its lock, on cache lines of their own.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Padded(Mutex<Shard>);
+struct Padded(Mutex<Table>);
 
 /// Where keys are counted for which there is no room.
 #[derive(Debug, Default)]
 struct Overflow {
-    /// The overflow bucket of each rule that has one, by the hash of the rule's part of the key.
-    buckets: HashMap<u128, Wide, RandomState>,
+    /// The overflow bucket of each rule that has one, by the digest of the rule's keys.
+    buckets: HashMap<[u64; 2], Wide, RandomState>,
     /// When the log last said that the store is full.
     logged: Option<Timestamp>,
 }
@@ -120,20 +115,10 @@ impl Overflow {
             self.logged = Some(now);
             tracing::warn!(
                 "the store is full: new keys of a rule share one bucket, and some are refused early; give the store more \
-                 memory, or find out who makes up keys"
+                 memory, or find the client that invents keys"
             );
         }
     }
-}
-
-/// What is done to the buckets of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    Charge,
-    Peek,
-    Refund,
-    /// Of the charge with this mark.
-    Undo(Mark),
 }
 
 impl Default for MemoryStore {
@@ -150,7 +135,7 @@ impl MemoryStore {
 
     /// An empty store on the given clock and with the given bounds.
     pub fn with(clock: Clock, bounds: Bounds) -> Self {
-        let shards = (bounds.buckets / BUCKETS_PER_SHARD).clamp(1, MOST_SHARDS);
+        let shards = (bounds.buckets / BUCKETS_PER_SHARD).clamp(1, MAX_SHARDS);
         Self::with_shards(clock, bounds, 1 << shards.ilog2())
     }
 
@@ -161,11 +146,10 @@ impl MemoryStore {
     }
 
     fn with_shards(clock: Clock, bounds: Bounds, shards: usize) -> Self {
-        let each = ShardBounds { buckets: (bounds.buckets / shards).max(1), bytes: bounds.bytes / shards };
+        let each = TableBounds { buckets: (bounds.buckets / shards).max(1), bytes: bounds.bytes / shards };
         MemoryStore {
             clock,
-            seeds: KeySeeds::random(),
-            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(each)))).collect(),
+            shards: (0..shards).map(|_| Padded(Mutex::new(Table::new(each)))).collect(),
             limits: Limits::new(),
             overflow: Mutex::default(),
             overflowing: AtomicBool::new(false),
@@ -173,65 +157,42 @@ impl MemoryStore {
         }
     }
 
+    /// Starts to fetch the slots of all rows into the cache, so that many decisions wait for memory together.
+    fn prefetch(&self, calls: &[Call<'_>]) {
+        for tier in calls.iter().flat_map(|call| call.tiers.iter()) {
+            self.lock(self.shard_of(tier.hash)).prefetch(tier.hash);
+        }
+    }
+
     /// What it holds and has seen.
     pub fn stats(&self) -> MemoryStats {
-        self.shards.iter().map(|shard| shard.0.lock()).fold(MemoryStats::default(), |sum, shard| {
+        self.shards.iter().map(|shard| shard.0.lock()).fold(MemoryStats::default(), |sum, table| {
+            let counts = table.counts();
             MemoryStats {
-                buckets: sum.buckets + shard.len(),
-                bytes: sum.bytes + shard.bytes(),
-                dropped: sum.dropped + shard.dropped,
-                overflowed: sum.overflowed + shard.overflowed,
-                clock_steps: sum.clock_steps + shard.clock_steps,
+                buckets: sum.buckets + table.len(),
+                bytes: sum.bytes + table.bytes(),
+                evicted: sum.evicted + counts.evicted,
+                overflowed: sum.overflowed + counts.overflowed,
+                clock_steps: sum.clock_steps + counts.clock_steps,
             }
         })
     }
 
-    #[inline]
-    fn run(&self, hits: &[Hit<'_>], operation: Operation, verdicts: &mut Verdicts) -> Timestamp {
-        match hits {
-            [] => self.clock.now(),
-            [hit] => {
-                let hash = self.hash(&hit.key);
-                let quick = match hit.limit.algorithm() {
-                    Algorithm::TokenBucket(refill) if operation == Operation::Charge => {
-                        self.charge_token_bucket(refill, hash, hit)
-                    }
-                    _ => None,
-                };
-                let (verdict, now) = quick.unwrap_or_else(|| {
-                    let mut shard = self.lock(self.shard_of(hash));
-                    self.one(&mut shard, hash, hit, operation)
-                });
-                verdicts.push(verdict);
-                now
-            }
-            hits => self.many(hits, operation, verdicts),
-        }
-    }
-
-    #[inline]
-    fn hash(&self, key: &impl Hash) -> KeyHash {
-        KeyHash(self.seeds.hash(key))
-    }
-
-    fn overflow_hash(&self, hit: &Hit<'_>) -> u128 {
-        self.hash(&hit.key.space().digest()).0
-    }
-
+    /// The shard of a key: the highest bits of its hash.
     #[inline]
     fn shard_of(&self, hash: KeyHash) -> usize {
-        (hash.0 >> 96) as usize & (self.shards.len() - 1)
+        (((hash.0 >> 96) as u64 * self.shards.len() as u64) >> 32) as usize
     }
 
     #[inline]
-    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Table> {
         let mutex = &self.shards[shard].0;
         let mut pauses = 1;
-        while pauses <= MOST_PAUSES {
+        while pauses <= MAX_PAUSES {
             if let Some(guard) = mutex.try_lock() {
                 return guard;
             }
-            // Back off twice as long each time: whoever holds the line gets its work done meanwhile.
+            // Back off twice as long each time, so that the holder keeps the cache line.
             (0..pauses).for_each(|_| std::hint::spin_loop());
             pauses *= 2;
         }
@@ -239,87 +200,46 @@ impl MemoryStore {
     }
 }
 
-/// Every call is done when it returns; what it returns is a future that is ready.
+/// Every call is done when it returns; its future is ready.
 impl Store for MemoryStore {
     #[inline]
-    fn charge(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
-        ready(Ok(self.run(hits, Operation::Charge, verdicts)))
+    fn run(&self, call: &mut Call<'_>) -> impl Future<Output = Timestamp> + Send {
+        ready(self.run_rows(call, call.rules, |_| true, call.is_reservation))
     }
 
-    fn peek(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
-        ready(Ok(self.run(hits, Operation::Peek, verdicts)))
+    #[inline]
+    fn run_now(&self, call: &mut Call<'_>) -> Option<Timestamp> {
+        Some(self.run_rows(call, call.rules, |_| true, call.is_reservation))
     }
 
-    fn refund(
-        &self,
-        hits: &[Hit<'_>],
-        verdicts: &mut Verdicts,
-    ) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
-        ready(Ok(self.run(hits, Operation::Refund, verdicts)))
+    fn waits(&self) -> bool {
+        false
     }
 
-    async fn undo(
-        &self,
-        hits: &[Hit<'_>],
-        charged: &[Verdict],
-        verdicts: &mut Verdicts,
-    ) -> Result<Timestamp, StoreError> {
-        let mut at = self.clock.now();
-        for (hit, charged) in hits.iter().zip(charged) {
-            at = self.run(slice::from_ref(hit), Operation::Undo(charged.mark), verdicts);
-        }
-        Ok(at)
-    }
-
-    async fn reset(&self, hits: &[Hit<'_>], verdicts: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        for hit in hits {
-            let hash = self.hash(&hit.key);
-            let mut shard = self.lock(self.shard_of(hash));
-            if let Some(at) = shard.find(hash) {
-                shard.remove(at);
-            }
-        }
-        let now = self.clock.now();
-        let fresh = |hit: &Hit<'_>| {
-            let bucket = Bucket::open(hit.limit, None, now, window(hit, hit.limit));
-            bucket.verdict(Answer::Pass { delay: Micros::ZERO })
-        };
-        verdicts.extend(hits.iter().map(fresh));
-        Ok(now)
+    fn run_many(&self, calls: &mut [Call<'_>]) -> impl Future<Output = Vec<Timestamp>> + Send {
+        self.prefetch(calls);
+        let run = |call: &mut Call<'_>| self.run_rows(call, call.rules, |_| true, call.is_reservation);
+        ready(calls.iter_mut().map(run).collect())
     }
 
     fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    fn answers_at_once(&self) -> bool {
-        true
-    }
-
-    async fn inspect(&self, hit: &Hit<'_>) -> Result<Option<State>, StoreError> {
-        let hash = self.hash(&hit.key);
-        let shard = self.lock(self.shard_of(hash));
-        let state = shard.find(hash).and_then(|at| {
-            let packed = shard.content(at);
+    async fn inspect(&self, rule: &Rule, key: Key<'_>) -> Result<Option<State>, StoreError> {
+        let Some(limit) = rule.limit() else { return Ok(None) };
+        let hash = crate::key_seeds().hash(key);
+        let mut table = self.lock(self.shard_of(hash));
+        let state = table.find(hash).and_then(|at| {
+            let packed = table.content(at);
             match packed.content() {
-                Content::Wide(place) => shard.wide_state(place).cloned(),
-                Content::Empty | Content::Narrow(_) => self.inspected(packed, hit),
+                Content::Wide(place) => table.wide_state(place).cloned(),
+                Content::Empty | Content::Narrow(_) => self.inspected(packed, key),
             }
         });
         let now = self.clock.now();
-        let is_new = |state: &State| {
-            !state.is_of(hit.limit) || state.is_as_good_as_new(hit.limit, now, window(hit, hit.limit))
-        };
-        let state = state.filter(|state| !is_new(state));
-        Ok(state)
+        let is_idle = |state: &State| !state.is_of(limit) || state.is_idle(limit, now, window(key, limit));
+        Ok(state.filter(|state| !is_idle(state)))
     }
 
     async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {

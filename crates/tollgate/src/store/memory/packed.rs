@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bits   0..4    which algorithm; 0 is an empty slot
-//! bits   4..20   the limit it was written under, by its place in `Limits`
+//! bits   4..20   the limit it was written under, by its number in `Limits`
 //! bits  20..73   the amount: a debt, a count, or two or three small numbers side by side
 //! bits  76..128  the last write, microseconds since the epoch
 //! ```

@@ -1,15 +1,13 @@
 //! Settling a reservation: all its buckets, and one receipt for them.
 
-use std::slice;
+use tollgate_core::{Micros, StoreError};
 
-use tollgate_core::algorithm::Demand;
-use tollgate_core::{Hit, Micros, Verdicts};
-
-use super::{MemoryStore, Operation};
+use super::MemoryStore;
+use super::bucket::Write;
 use crate::reserve::ReservationId;
-use crate::store::{About, Difference, Due, NoteName, StoreError};
+use crate::store::{About, Difference, Due, NoteName};
 
-/// The bytes of a receipt for one bucket: its rule's part of the key, and how much.
+/// The bytes of a receipt for one bucket: the digest of its rule's keys, and how much was moved.
 const LINE: usize = 24;
 
 impl MemoryStore {
@@ -20,39 +18,33 @@ impl MemoryStore {
         ttl: Micros,
     ) -> Result<Vec<u64>, StoreError> {
         let name = NoteName { reservation, about: About::Receipt };
-        let settle = || due.iter().flat_map(|due| line(&due.hit, self.settle_one(due))).collect();
+        let settle = || due.iter().flat_map(|due| line(due, self.settle_one(due))).collect();
         let receipt = self.notes.once(name, self.clock.now(), ttl, settle)?;
-        // A rule that was not there when it was settled is left alone, and has nothing unpaid.
-        let moved = |due: &Due<'_>| found(&receipt, &due.hit).unwrap_or(due.hit.demand.cost);
+        // A rule that did not exist when it was settled is left alone, and has nothing unpaid.
+        let moved = |due: &Due<'_>| found(&receipt, due).unwrap_or(due.cost);
         Ok(due.iter().map(moved).collect())
     }
 
     fn settle_one(&self, due: &Due<'_>) -> u64 {
-        match due.difference {
-            Difference::Missing => self.debit(&due.hit),
-            Difference::Rest(mark) => self.give_back(&due.hit, Operation::Undo(mark)),
-        }
-    }
-
-    fn give_back(&self, hit: &Hit<'_>, operation: Operation) -> u64 {
-        self.run(slice::from_ref(hit), operation, &mut Verdicts::new());
-        hit.demand.cost
-    }
-
-    /// Takes as much of a hit's cost as there is.
-    fn debit(&self, hit: &Hit<'_>) -> u64 {
-        let hash = self.hash(&hit.key);
-        let mut shard = self.lock(self.shard_of(hash));
-        let (there, _) = self.one(&mut shard, hash, hit, Operation::Peek);
-        let cost = hit.demand.cost.min(there.remaining);
-        let part = Hit { demand: Demand { cost, ..hit.demand }, ..hit.clone() };
-        self.one(&mut shard, hash, &part, Operation::Charge);
-        cost
+        self.change(due.rule, due.key(), |bucket| match due.difference {
+            // As much of the cost as there is.
+            Difference::Missing => {
+                let cost = due.cost.min(bucket.remaining());
+                if cost > 0 {
+                    bucket.take(cost);
+                }
+                (cost, Write::of(cost))
+            }
+            Difference::Rest(mark) => {
+                let changed = bucket.is_known() && bucket.undo(due.cost, mark);
+                (due.cost, if changed { Write::Change } else { Write::Nothing })
+            }
+        })
     }
 }
 
-fn line(hit: &Hit<'_>, moved: u64) -> [u8; LINE] {
-    let [first, second] = hit.key.space().digest();
+fn line(due: &Due<'_>, moved: u64) -> [u8; LINE] {
+    let [first, second] = due.rule.space().digest();
     let mut line = [0; LINE];
     for (part, number) in line.chunks_exact_mut(8).zip([first, second, moved]) {
         part.copy_from_slice(&number.to_le_bytes());
@@ -60,9 +52,9 @@ fn line(hit: &Hit<'_>, moved: u64) -> [u8; LINE] {
     line
 }
 
-/// What a receipt says of a hit's bucket.
-fn found(receipt: &[u8], hit: &Hit<'_>) -> Option<u64> {
-    let rule = line(hit, 0);
+/// What a receipt says of a bucket.
+fn found(receipt: &[u8], due: &Due<'_>) -> Option<u64> {
+    let rule = line(due, 0);
     let (rule, _) = rule.split_at(16);
     let mut lines = receipt.chunks_exact(LINE).map(|line| line.split_at(16));
     let (_, moved) = lines.find(|(of, _)| *of == rule)?;
