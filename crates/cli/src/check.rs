@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::builder::FalseyValueParser;
 use tollgate::core::Enforcement;
-use tollgate::{Answer, Bounds, Clock, Descriptor, Limiter, MemoryStore, Micros, Outcome};
+use tollgate::{Answer, Bounds, Clock, Descriptor, Limiter, MemoryStore, Micros, Status};
 use tollgate_server::DecisionBody;
 
 use crate::client::Client;
@@ -56,7 +56,7 @@ fn here(args: &Args, place: Option<&Path>, terminal: &mut Terminal) -> anyhow::R
     let mut any_refused = false;
     runtime.block_on(async {
         for _ in 0..args.repeat {
-            let answer = limiter.check(&request, args.request.cost).await;
+            let answer = limiter.request(&request).cost(args.request.cost).check().await;
             if let Some(error) = answer.invalid_cost() {
                 bail!("{}", printable(&error.to_string()));
             }
@@ -89,7 +89,7 @@ fn there(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow::Resul
 
 /// A decision, for one line.
 struct Said {
-    outcome: Outcome,
+    outcome: Status,
     speaker: Option<Speaker>,
     retry_after: Option<Micros>,
     delay: Micros,
@@ -112,14 +112,14 @@ impl Said {
     fn of(answer: &Answer, request: &Descriptor<'_>, cost: u64) -> Self {
         let rule = |tier: &tollgate::Tier| answer.rules().rule(tier.rule);
         let would_refuse =
-            |tier: &&tollgate::Tier| tier.enforcement == Enforcement::Shadow && !tier.verdict.allowed;
+            |tier: &&tollgate::Tier| tier.enforcement == Enforcement::Shadow && !tier.verdict().allowed;
         Said {
-            outcome: answer.outcome(),
-            speaker: answer.speaker().map(|tier| Speaker {
+            outcome: answer.status(),
+            speaker: answer.binding_limit().map(|tier| Speaker {
                 rule: rule(tier).label().to_owned(),
                 key: rule(tier).key(request).to_string(),
-                limit: tier.verdict.limit,
-                remaining: Some(tier.verdict.remaining),
+                limit: tier.verdict().limit,
+                remaining: Some(tier.verdict().remaining),
                 cost: rule(tier).cost(request, cost).ok(),
             }),
             retry_after: answer.retry_after(),
@@ -140,7 +140,7 @@ impl Said {
             terminal.paint(Tone::Faint, &format!("  [{}: {}]", printable(rule), printable(key)))
         });
         let (tone, word) = match self.outcome {
-            Outcome::Allowed => (Tone::Good, "allowed"),
+            Status::Allowed => (Tone::Good, "allowed"),
             _ => (Tone::Bad, "refused"),
         };
         format!("{}  {}{by}{}", terminal.paint(tone, word), self.reason(), self.trial(terminal))
@@ -148,27 +148,27 @@ impl Said {
 
     fn reason(&self) -> String {
         match (self.outcome, &self.speaker) {
-            (Outcome::Allowed, None | Some(Speaker { remaining: None, .. })) if self.failed_open => {
+            (Status::Allowed, None | Some(Speaker { remaining: None, .. })) if self.failed_open => {
                 "not counted: the store is unavailable and the rule fails open".to_owned()
             }
-            (Outcome::Allowed, None | Some(Speaker { remaining: None, .. })) => "no limit applies".to_owned(),
-            (Outcome::Allowed, Some(Speaker { remaining: Some(remaining), limit, .. })) => {
+            (Status::Allowed, None | Some(Speaker { remaining: None, .. })) => "no limit applies".to_owned(),
+            (Status::Allowed, Some(Speaker { remaining: Some(remaining), limit, .. })) => {
                 let held = match self.delay {
                     Micros::ZERO => String::new(),
                     delay => format!("in {}, ", wait(delay)),
                 };
                 format!("{held}{} of {} left", grouped(*remaining), grouped(*limit))
             }
-            (Outcome::Refused, speaker) => match (self.retry_after, speaker) {
+            (Status::Refused, speaker) => match (self.retry_after, speaker) {
                 (None, Some(Speaker { limit, cost: Some(cost), .. })) => {
                     format!("a cost of {} never fits a limit of {}", grouped(*cost), grouped(*limit))
                 }
                 (None, _) => "it costs more than the limit ever has to give".to_owned(),
                 (Some(after), _) => format!("try again in {}", wait(after)),
             },
-            (Outcome::Unavailable, _) => "the store is away and the rule fails closed".to_owned(),
-            (Outcome::Denied, _) => "blocked by a rule, no wait helps".to_owned(),
-            (Outcome::Invalid, _) => "the cost is invalid".to_owned(),
+            (Status::Unavailable, _) => "the store is away and the rule fails closed".to_owned(),
+            (Status::Denied, _) => "blocked by a rule, no wait helps".to_owned(),
+            (Status::Invalid, _) => "the cost is invalid".to_owned(),
         }
     }
 

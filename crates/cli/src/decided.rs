@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tollgate::{Descriptor, Outcome};
+use tollgate::{Descriptor, Status};
 
 /// A decision.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -64,14 +64,14 @@ pub(crate) struct Line {
 
 impl Decided {
     /// Which way the request went.
-    pub(crate) fn outcome(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> Status {
         let closed = self.degraded.as_ref().is_some_and(|degraded| degraded.policy == "closed");
         match self.limit {
-            _ if self.allowed => Outcome::Allowed,
+            _ if self.allowed => Status::Allowed,
             // Only a rule that denies has nothing to give at all.
-            Some(0) => Outcome::Denied,
-            _ if closed => Outcome::Unavailable,
-            _ => Outcome::Refused,
+            Some(0) => Status::Denied,
+            _ if closed => Status::Unavailable,
+            _ => Status::Refused,
         }
     }
 
@@ -104,6 +104,6 @@ impl Limit {
 /// What a server is sent about a request.
 pub(crate) fn body(request: &Descriptor<'_>, cost: u64) -> String {
     let facts: Map<String, Value> =
-        request.facts().map(|(name, value)| (name.to_owned(), value.to_string().into())).collect();
+        request.attributes().map(|(name, value)| (name.to_owned(), value.to_string().into())).collect();
     json!({ "attributes": facts, "cost": cost }).to_string()
 }

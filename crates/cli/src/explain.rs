@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::builder::FalseyValueParser;
-use tollgate::{Limiter, MemoryStore, Micros, Outcome};
+use tollgate::{Limiter, MemoryStore, Micros, Status};
 use tollgate_server::Report;
 
 use crate::decided::{self, Explained, body};
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
 async fn here(args: &Args, place: Option<&Path>) -> anyhow::Result<String> {
     let limiter = Limiter::new(load::rules(place)?, MemoryStore::new());
     let (request, cost) = (args.request.descriptor(), args.request.cost);
-    let answer = limiter.peek(&request, cost).await;
+    let answer = limiter.request(&request).cost(cost).peek().await;
     let report = Report::of(&limiter, &answer, &request, cost).await;
     Ok(serde_json::to_string(&report)?)
 }
@@ -126,7 +126,7 @@ fn verdict(explained: &Explained) -> String {
     let rule = speaker.map(|line| printable(&line.rule));
     let by = rule.as_deref().unwrap_or("a rule");
     match decision.outcome() {
-        Outcome::Allowed => match &rule {
+        Status::Allowed => match &rule {
             _ if decision.failed_open()
                 && decision.speaker().is_none_or(|limit| limit.remaining.is_none()) =>
             {
@@ -135,12 +135,12 @@ fn verdict(explained: &Explained) -> String {
             None => format!("{when} allowed; no limit speaks"),
             Some(rule) => format!("{when} allowed; {rule} speaks, having the least left"),
         },
-        Outcome::Refused => format!("{when} refused by {by}"),
-        Outcome::Unavailable => {
+        Status::Refused => format!("{when} refused by {by}"),
+        Status::Unavailable => {
             format!("{when} refused by {by}: the store is away and the rule fails closed")
         }
         // A `deny` rule has no reason beside itself.
-        Outcome::Denied | Outcome::Invalid => match speaker.and_then(|line| line.reason.as_ref()) {
+        Status::Denied | Status::Invalid => match speaker.and_then(|line| line.reason.as_ref()) {
             None => format!("{when} denied by {by}"),
             Some(_) => format!("{when} refused by {by}: the cost is invalid"),
         },

@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
             store.ready().await.with_context(|| args.store.shown())?;
             let replay = Replay::over(rules, store);
             let outcome = show(&replay, args, trace, &bar, terminal).await;
-            let forgotten = replay.store().forget_all().await;
+            let forgotten = replay.store().delete_all().await;
             outcome?;
             forgotten.context("the replay's keys could not be deleted; they go by themselves within hours")
         }),

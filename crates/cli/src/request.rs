@@ -63,7 +63,7 @@ impl RequestArgs {
 
 /// The request in one line: `user_id=42 plan=free`.
 pub(crate) fn shown(request: &Descriptor<'_>) -> String {
-    let facts: Vec<String> = request.facts().map(|(name, value)| format!("{name}={value}")).collect();
+    let facts: Vec<String> = request.attributes().map(|(name, value)| format!("{name}={value}")).collect();
     if facts.is_empty() { "a request about which nothing is known".to_owned() } else { facts.join(" ") }
 }
 

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use tollgate::core::Enforcement;
 use tollgate::replay::{Op, Step};
-use tollgate::{Answer, Micros, Outcome, Tier, Timestamp};
+use tollgate::{Answer, Micros, Status, Tier, Timestamp};
 
 use crate::table::table;
 use crate::terminal::{Terminal, Tone};
@@ -66,10 +66,10 @@ impl Summary {
     }
 
     fn add_check(&mut self, step: &Step<'_, '_>, answer: &Answer) {
-        match answer.outcome() {
-            Outcome::Allowed => self.allowed += 1,
-            Outcome::Refused | Outcome::Unavailable | Outcome::Invalid => self.refused += 1,
-            Outcome::Denied => self.denied += 1,
+        match answer.status() {
+            Status::Allowed => self.allowed += 1,
+            Status::Refused | Status::Unavailable | Status::Invalid => self.refused += 1,
+            Status::Denied => self.denied += 1,
         }
         for tier in answer.tiers() {
             let label = answer.rules().rule(tier.rule).label();
@@ -79,7 +79,7 @@ impl Summary {
             let Some(tally) = self.rules.get_mut(label) else { continue };
             tally.asked += 1;
             tally.shadow = tier.enforcement == Enforcement::Shadow;
-            if !tier.verdict.allowed {
+            if !tier.verdict().allowed {
                 let key = answer.rules().rule(tier.rule).key(&step.event.request).to_string();
                 self.worst = worse(self.worst.take(), tier, label, &key, step.event.at);
                 tally.refuse(tier, key);
@@ -178,7 +178,7 @@ impl Summary {
 impl Tally {
     fn refuse(&mut self, tier: &Tier, key: String) {
         self.refused += 1;
-        match tier.verdict.retry_after {
+        match tier.verdict().retry_after {
             Some(wait) => self.longest_wait = self.longest_wait.max(Some(wait)),
             None => self.any_for_ever = true,
         }
@@ -198,7 +198,7 @@ impl Tally {
 
 /// The worse of two refusals that a wait cures. A rule on trial makes nobody wait.
 fn worse(known: Option<Worst>, tier: &Tier, rule: &str, key: &str, at: Timestamp) -> Option<Worst> {
-    match tier.verdict.retry_after {
+    match tier.verdict().retry_after {
         Some(wait)
             if tier.enforcement == Enforcement::Enforce
                 && known.as_ref().is_none_or(|known| wait > known.wait) =>

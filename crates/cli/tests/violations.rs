@@ -59,7 +59,7 @@ fn refuse(url: &str, users: &[&str], pseudonyms: Option<Pseudonyms>) {
         for user in users {
             let request = Descriptor::new().with("user_id", *user).with("ip", "203.0.113.7");
             for _ in 0..4 {
-                limiter.check(&request, 1).await;
+                limiter.check(&request).await;
             }
             clock.advance(Duration::from_secs(1));
         }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use tollgate::core::rule::{Action, Mismatch};
 use tollgate::core::{Enforcement, RuleIndex, Value};
 use tollgate::{
-    Answer, Descriptor, Explanation, Limiter, Micros, Outcome, Outlook, Rule, RuleSet, Store, Tier, Verdict,
+    Answer, BucketPreview, Descriptor, Explanation, Limiter, Micros, Rule, RuleSet, Status, Store, Tier,
+    Verdict,
 };
 use utoipa::ToSchema;
 
@@ -84,7 +85,7 @@ impl From<&Verdict> for Level {
 }
 
 impl<'a> Report<DecisionBody<'a>> {
-    /// Explains the answer to a request that was only looked at ([`Limiter::peek`]), which is given as it was decided
+    /// Explains the answer to a [peek](tollgate::Request::peek); the request is given as it was decided
     /// ([`Answer::request`]).
     pub async fn of<S: Store>(
         limiter: &Limiter<S>,
@@ -93,12 +94,12 @@ impl<'a> Report<DecisionBody<'a>> {
         cost: u64,
     ) -> Self {
         // Where the store is away, nobody knows what the buckets hold.
-        let outlooks = limiter.outlook(answer, request, cost).await.unwrap_or_default();
+        let previews = limiter.preview(answer, request, cost).await.unwrap_or_default();
         Report {
             attributes: attributes(request),
             cost,
             decision: DecisionBody::new(answer, request, None),
-            rules: lines(limiter, answer, request, cost, &outlooks),
+            rules: lines(limiter, answer, request, cost, &previews),
         }
     }
 }
@@ -106,7 +107,7 @@ impl<'a> Report<DecisionBody<'a>> {
 /// The facts about a request, as text.
 pub(crate) fn attributes(request: &Descriptor<'_>) -> serde_json::Map<String, serde_json::Value> {
     let text = |value: &Value<'_>| value.to_string().into();
-    request.facts().map(|(name, value)| (name.to_owned(), text(value))).collect()
+    request.attributes().map(|(name, value)| (name.to_owned(), text(value))).collect()
 }
 
 fn lines<S: Store>(
@@ -114,28 +115,28 @@ fn lines<S: Store>(
     answer: &Answer,
     request: &Descriptor<'_>,
     cost: u64,
-    outlooks: &[Outlook],
+    previews: &[BucketPreview],
 ) -> Vec<Line> {
     let rules = answer.rules();
     let explained = limiter.explain(rules, request);
     let line = |one: &Explanation<'_>| {
         let tier = answer.tiers().iter().find(|tier| tier.rule == one.rule).copied();
-        let outlook = outlooks.iter().find(|outlook| outlook.rule == one.rule);
+        let preview = previews.iter().find(|preview| preview.rule == one.rule);
         let mut line = Line::of(rules, one, &explained, request);
         if line.applies {
             let rule = rules.rule(one.rule);
             line.reason = match tier {
-                None => Some(beside(rule, answer.outcome())),
+                None => Some(beside(rule, answer.status())),
                 Some(Tier { enforcement: Enforcement::Enforce, .. }) => {
                     answer.invalid_cost().map(ToString::to_string)
                 }
                 Some(_) => rule.cost(request, cost).err().map(|error| error.to_string()),
             };
         }
-        line.speaks = answer.speaker().is_some_and(|speaker| speaker.rule == one.rule);
-        line.before = outlook.map(|outlook| Level::from(&outlook.before));
-        line.after = outlook.map(|outlook| Level::from(&outlook.after));
-        line.retry_after_ms = tier.and_then(|tier| tier.verdict.retry_after).map(Micros::ceil_millis);
+        line.speaks = answer.binding_limit().is_some_and(|binding| binding.rule == one.rule);
+        line.before = preview.map(|preview| Level::from(&preview.before));
+        line.after = preview.map(|preview| Level::from(&preview.after));
+        line.retry_after_ms = tier.and_then(|tier| tier.verdict().retry_after).map(Micros::ceil_millis);
         Line { tier, ..line }
     };
     explained.iter().map(line).collect()
@@ -157,7 +158,7 @@ impl Line {
             None => None,
         };
         Line {
-            rule: rule.label().to_owned(),
+            rule: rule.label_in(Some(request)).to_owned(),
             applies,
             reason,
             key: applies.then(|| rule.key(request).to_string()),
@@ -203,10 +204,10 @@ fn replaced_by(rules: &RuleSet, index: RuleIndex, all: &[Explanation<'_>]) -> St
 }
 
 /// Why a rule that applies has no numbers.
-pub(crate) fn beside(rule: &Rule, outcome: Outcome) -> String {
+pub(crate) fn beside(rule: &Rule, outcome: Status) -> String {
     match (rule.action(), outcome) {
-        (_, Outcome::Denied) => "not asked: another rule denies the request".to_owned(),
-        (_, Outcome::Invalid) => "not asked: the cost is invalid".to_owned(),
+        (_, Status::Denied) => "not asked: another rule denies the request".to_owned(),
+        (_, Status::Invalid) => "not asked: the cost is invalid".to_owned(),
         (Action::Allow, _) => "exempts the request from every limit".to_owned(),
         _ => "not asked: another rule exempts the request".to_owned(),
     }

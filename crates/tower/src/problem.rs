@@ -4,11 +4,11 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use tollgate::core::rule::InvalidCost;
-use tollgate::{Answer, Micros, Outcome, ReserveError, Tier};
+use tollgate::{Answer, Micros, ReserveError, Status, Tier};
 
 /// A limit is used up.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-/// The store gave no answer, and nobody may pass without one.
+/// The store gave no answer, and a rule fails closed.
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// The body of an answer that is no success.
@@ -53,18 +53,18 @@ impl Problem {
         Problem { path: Some(path.into()), ..self }
     }
 
-    /// A decision that lets nobody pass, and its name.
+    /// A decision that does not admit its request, and the id of the decision.
     pub fn refusal(answer: &Answer, decision_id: String) -> Self {
         if let Some(error) = answer.invalid_cost() {
             return Self::invalid_cost(error);
         }
-        let problem = match answer.outcome() {
-            Outcome::Denied => Self::new(StatusCode::FORBIDDEN, "denied", "a rule denies this request"),
-            Outcome::Unavailable => Problem {
+        let problem = match answer.status() {
+            Status::Denied => Self::new(StatusCode::FORBIDDEN, "denied", "a rule denies this request"),
+            Status::Unavailable => Problem {
                 kind: REDUCED_CAPACITY,
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "no decision", unavailable(answer))
             },
-            Outcome::Allowed | Outcome::Refused | Outcome::Invalid => Problem {
+            Status::Allowed | Status::Refused | Status::Invalid => Problem {
                 kind: QUOTA_EXCEEDED,
                 ..Self::new(StatusCode::TOO_MANY_REQUESTS, "quota exceeded", exceeded(answer))
             },
@@ -116,10 +116,9 @@ impl Problem {
     }
 }
 
-/// Every rule that refused; none where nobody knows.
+/// Every rule that refused; none where the store gave no answer.
 fn violated(answer: &Answer) -> Vec<String> {
-    let refused =
-        |tier: &&Tier| tier.speaks() && !tier.verdict.allowed && answer.outcome() != Outcome::Unavailable;
+    let refused = |tier: &&Tier| tier.refuses() && answer.status() != Status::Unavailable;
     let label = |tier: &Tier| answer.rules().rule(tier.rule).label().to_owned();
     answer.tiers().iter().filter(refused).map(label).collect()
 }

@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::mem;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::request::Parts;
@@ -21,7 +20,7 @@ use crate::patience::Patience;
 use crate::refusal::{Protocol, Refusal};
 use crate::reservation::{Desk, Reservation, desk};
 
-/// How long a request is held if nobody says otherwise.
+/// How long a request is held by default.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// A service behind the gate; [`TollgateLayer`](crate::TollgateLayer) makes it.
@@ -73,7 +72,8 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let checked = match self.keeper.check_now(&parts) {
+        let cost = self.keeper.cost_of(&parts);
+        let checked = match self.keeper.check_now(&parts, cost) {
             Some(Ok(Pass { headers, delay: Micros::ZERO, reservation })) => {
                 leave(reservation, &mut parts);
                 return ResponseFuture::passing(self.inner.call(Request::from_parts(parts, body)), headers);
@@ -90,7 +90,7 @@ where
         ResponseFuture::waiting(async move {
             let checked = match checked {
                 Some(checked) => checked,
-                None => keeper.check(&parts).await,
+                None => keeper.check(&parts, cost).await,
             };
             let Pass { headers, delay, reservation } = match checked {
                 Ok(pass) => pass,
@@ -140,18 +140,49 @@ impl<S: Store> Keeper<S> {
     }
 
     /// Identifies a request and checks it.
-    async fn check(&self, request: &Parts) -> Result<Pass, Refusal> {
-        let facts = self.identify.describe(request);
-        let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        let patience = self.patience.of(request);
+    async fn check(&self, request: &Parts, cost: u64) -> Result<Pass, Refusal> {
+        let descriptor = self.identify.describe(request);
+        let max_wait = self.patience.of(request);
+        let asked = self.limiter.request(&descriptor).max_wait(max_wait);
         let (answer, reservation) = match &self.reserve {
-            None => (self.limiter.check_within(&facts, cost, patience).await, None),
-            Some(reserve) => self.reserve(reserve, &facts, cost, patience).await?,
+            None => (asked.cost(cost).check().await, None),
+            Some(reserve) => self.reserve(reserve, asked, cost).await?,
         };
-        let decided = answer.request(&facts);
-        let headers = self.headers.headers(&answer, answer.rules(), Some(&decided), answer.at());
+        self.pass(&answer, &descriptor, reservation)
+    }
+
+    /// The same without waiting, so that no future is allocated; `None`, and nothing done, where the store has to be waited
+    /// for or a reservation has to be kept.
+    #[inline]
+    fn check_now(&self, request: &Parts, cost: u64) -> Option<Result<Pass, Refusal>> {
+        if self.reserve.is_some() || self.limiter.store().waits() {
+            return None; // before the request is described, which would be done again
+        }
+        let descriptor = self.identify.describe(request);
+        let max_wait = self.patience.of(request);
+        let answer = self.limiter.request(&descriptor).cost(cost).max_wait(max_wait).check_now()?;
+        Some(self.pass(&answer, &descriptor, None))
+    }
+
+    fn cost_of(&self, request: &Parts) -> u64 {
+        self.cost.as_ref().map_or(1, |cost| cost(request))
+    }
+
+    /// What becomes of a request that was decided.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refusal is as common as a pass, and a box would be an allocation"
+    )]
+    fn pass(
+        &self,
+        answer: &Answer,
+        descriptor: &Descriptor<'_>,
+        reservation: Option<Reservation>,
+    ) -> Result<Pass, Refusal> {
+        let decided = answer.request(descriptor);
+        let headers = self.headers.headers(answer, answer.rules(), Some(&decided), answer.at());
         if !answer.allowed() {
-            return Err(Refusal::of(&answer, headers, self.ids.next()));
+            return Err(Refusal::of(answer, headers, self.ids.next()));
         }
         Ok(Pass { headers, delay: answer.delay(), reservation })
     }
@@ -160,25 +191,13 @@ impl<S: Store> Keeper<S> {
     async fn reserve(
         &self,
         Reserve { ttl, desk }: &Reserve,
-        facts: &Descriptor<'_>,
+        asked: tollgate::Request<'_, S>,
         cost: u64,
-        patience: Micros,
     ) -> Result<(Answer, Option<Reservation>), Refusal> {
         let cost = cost.max(1);
-        let reserved = self.limiter.reserve_within(facts, cost, *ttl, patience).await;
+        let reserved = asked.cost(cost).reserve(*ttl).await;
         let reserved = reserved.map_err(|error| Refusal::unkept(&error, self.ids.next()))?;
         Ok((reserved.answer, Some(Reservation::new(reserved.reservation, cost, desk))))
-    }
-
-    /// The same where the store waits for nobody: then nothing is put on the heap to wait in.
-    fn check_now(&self, request: &Parts) -> Option<Result<Pass, Refusal>> {
-        if !self.limiter.store().answers_at_once() {
-            return None;
-        }
-        match pin!(self.check(request)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(checked) => Some(checked),
-            Poll::Pending => None,
-        }
     }
 }
 

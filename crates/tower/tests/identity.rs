@@ -289,6 +289,6 @@ async fn of_several_sources_the_later_one_speaks() {
     let (parts, ()) =
         Request::get("/a/").header("x-user", "7").header("x-admin", "1").body(()).unwrap().into_parts();
     let facts: Vec<String> =
-        identify.describe(&parts).facts().map(|(name, value)| format!("{name}={value}")).collect();
-    assert_eq!(facts, ["endpoint=/a", "method=GET", "user_id=admin"]);
+        identify.describe(&parts).attributes().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(facts, ["user_id=admin", "endpoint=/a", "method=GET"]);
 }

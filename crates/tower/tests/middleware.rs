@@ -15,11 +15,11 @@ use axum::body::Body;
 use http::{HeaderName, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollgate::core::algorithm::State;
-use tollgate::core::{HeaderForm, HeaderSet, Hit, PartitionSecret, ResetForm, Verdict, Verdicts};
+use tollgate::core::{HeaderForm, HeaderSet, Key, PartitionSecret, ResetForm};
 use tollgate::plans::{PlanOptions, Plans};
 use tollgate::{
-    Bounds, Clock, Descriptor, Due, Limiter, MemoryStore, Micros, NoteName, ReservationId, Store, StoreError,
-    Timestamp, rules,
+    Bounds, Call, Clock, Descriptor, Due, Limiter, MemoryStore, Micros, NoteName, Outcome, ReservationId,
+    Rule, Store, StoreError, Timestamp, rules,
 };
 use tollgate_tower::{Identify, MaxWait, TollgateLayer};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
@@ -281,7 +281,7 @@ async fn a_turn_after_the_callers_deadline_is_refused_at_once_and_charged_nothin
         let answer = send(&service, from("203.0.113.7", "/")).await;
         assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, "1"));
     }
-    let state = limiter.peek(&Descriptor::new(), 1).await;
+    let state = limiter.request(&Descriptor::new()).peek().await;
     assert_eq!(state.remaining(), Some(5), "only the first was charged");
 
     let patient = inner.behind(&layer.max_wait(Duration::from_secs(1)));
@@ -309,7 +309,7 @@ async fn who_leaves_while_held_has_spent_the_place_and_nothing_else() {
     drop(held);
     assert_eq!(Arc::strong_count(&witness), 1, "nothing of the request is kept");
     assert_eq!(inner.calls(), 1);
-    let next = limiter.peek(&Descriptor::new(), 1).await;
+    let next = limiter.request(&Descriptor::new()).peek().await;
     assert_eq!((next.remaining(), next.delay()), (Some(4), Micros::new(200_000)));
     clock.advance(Micros::new(600_000));
     assert_eq!(send(&service, from("203.0.113.7", "/")).await.status, StatusCode::OK);
@@ -372,26 +372,17 @@ async fn readiness_and_errors_are_the_inner_services() {
     is_as_ready_as_what_is_behind(TollgateLayer::new(Limiter::new(rules, Gone(Clock::system())))).await;
 }
 
-/// A store that is never there.
+/// A store that is never reachable.
 struct Gone(Clock);
 
 impl Store for Gone {
-    async fn charge(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        Err(StoreError::Unreachable)
+    async fn run(&self, call: &mut Call<'_>) -> Timestamp {
+        for tier in call.tiers.iter_mut().filter(|tier| tier.is_pending()) {
+            tier.outcome = Outcome::Lost(StoreError::Unreachable);
+        }
+        self.0.now()
     }
-    async fn peek(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        Err(StoreError::Unreachable)
-    }
-    async fn refund(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        Err(StoreError::Unreachable)
-    }
-    async fn undo(&self, _: &[Hit<'_>], _: &[Verdict], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        Err(StoreError::Unreachable)
-    }
-    async fn reset(&self, _: &[Hit<'_>], _: &mut Verdicts) -> Result<Timestamp, StoreError> {
-        Err(StoreError::Unreachable)
-    }
-    async fn inspect(&self, _: &Hit<'_>) -> Result<Option<State>, StoreError> {
+    async fn inspect(&self, _: &Rule, _: Key<'_>) -> Result<Option<State>, StoreError> {
         Err(StoreError::Unreachable)
     }
     async fn keep(&self, _: NoteName, _: &[u8], _: Micros) -> Result<Option<Vec<u8>>, StoreError> {
@@ -412,7 +403,7 @@ fn unix_secs() -> u64 {
     u64::try_from(Clock::system().now().as_micros()).unwrap() / 1_000_000
 }
 
-/// A service behind one rule whose store is never there.
+/// A service behind one rule whose store is never reachable.
 fn without_store(inner: &Inner, policy: &str) -> Behind {
     let rule = format!("rules: [{{ name: r, key: global, limit: 2/h, on_store_failure: {policy} }}]");
     let rules = rules::parse("rules.yaml", &rule).unwrap();

@@ -42,7 +42,7 @@ async fn call(service: &Behind) -> Response<tollgate_tower::ResponseBody<Body>> 
 }
 
 async fn remaining(limiter: &Limiter<MemoryStore>) -> u64 {
-    limiter.peek(&Descriptor::new(), 1).await.remaining().unwrap()
+    limiter.request(&Descriptor::new()).peek().await.remaining().unwrap()
 }
 
 /// So many pieces, and then an end or an error.
@@ -145,5 +145,5 @@ async fn a_reservation_that_cannot_be_kept_is_503_and_charged_nothing() {
     let problem = answer.json();
     assert_eq!((&problem["title"], &problem["retry_after_ms"]), (&json!("no reservation"), &json!(1_000)));
     let user = Descriptor::new().with("user_id", "x".repeat(70_000));
-    assert_eq!(limiter.peek(&user, 1).await.remaining(), Some(100));
+    assert_eq!(limiter.request(&user).peek().await.remaining(), Some(100));
 }

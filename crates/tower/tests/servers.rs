@@ -113,7 +113,7 @@ async fn a_client_that_hangs_up_while_it_is_held_leaves_nothing_behind() {
     let address = serve(app).await;
     assert_eq!(status(&ask(address, "GET /", &[]).await), 200);
     assert_eq!(gone.load(Ordering::SeqCst), 1);
-    let left = async || limiter.peek(&Descriptor::new(), 1).await.remaining();
+    let left = async || limiter.request(&Descriptor::new()).peek().await.remaining();
     let held = begin(address, "GET /", &[]).await;
     until(async || left().await == Some(4)).await;
     drop(held);

@@ -28,7 +28,7 @@ const LIMIT: &str = "400/s burst 150";
 /// So much that leases are large, and soon earned back.
 const ROOMY: &str = "300/s burst 1500";
 /// What was lost is not earned back while a test runs.
-const SLOW: &str = "10/s burst 300";
+const SLOW: &str = "2/s burst 300";
 /// Tokens that have come back by then.
 const FEW: u64 = 5;
 /// A lease lasts half a second.

@@ -1,14 +1,16 @@
 //! What a request for a decision sends: facts for the rules, or a limit of its own.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use parking_lot::RwLock;
 use serde::Deserialize;
 use tollgate::core::Draft;
 use tollgate::json::{Attributes, Whole};
-use tollgate::{Descriptor, Limit, Rule, RuleSet};
+use tollgate::{Descriptor, Limiter, Rule, RuleSet};
 use utoipa::ToSchema;
 
 use super::problem::Problem;
@@ -16,7 +18,7 @@ use super::problem::Problem;
 /// Request bodies beyond this are answered 413, unless they are more than one request.
 pub(crate) const MAX_BODY_BYTES: usize = 64 << 10;
 /// The longest name that a caller may give to a bucket, in bytes; it is shown in headers.
-const LONGEST_KEY: usize = 512;
+const MAX_KEY_BYTES: usize = 512;
 
 /// The bytes of a body, of at most so many.
 #[derive(Debug)]
@@ -57,6 +59,12 @@ pub(crate) struct CheckBody<'a> {
     pub(super) window: Option<String>,
     pub(super) time_zone: Option<String>,
     pub(super) aligned: Option<bool>,
+    /// `open` (default), `closed` or `local`: what happens while the store is unavailable.
+    #[schema(example = "closed")]
+    pub(super) on_store_failure: Option<String>,
+    /// `exact` (default), `leased`, `local` or `auto`: where the decision is made.
+    #[schema(example = "exact")]
+    pub(super) consistency: Option<String>,
 }
 
 /// Attributes in the document.
@@ -86,7 +94,7 @@ pub(crate) struct Asked<'a> {
 }
 
 /// Which buckets a limit without rules counts in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     /// Those that callers name.
     AdHoc,
@@ -94,16 +102,112 @@ pub(crate) enum Place {
     Playground,
 }
 
+/// The most limits without rules whose compiled sets are kept.
+const MAX_AD_HOC_SETS: usize = 4_096;
+
+/// The longest text of a limit whose set is kept: a limit can be written in any length.
+const MAX_CACHED_BYTES: usize = 128;
+
+/// Compiled sets of limits without rules, by what requests write. When there are too many, all are dropped.
+#[derive(Debug, Default)]
+pub(crate) struct AdHocSets(RwLock<HashMap<AdHocLimit, Arc<RuleSet>>>);
+
+/// A limit as a request writes it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct AdHocLimit {
+    place: Place,
+    limit: Option<String>,
+    algorithm: Option<String>,
+    window: Option<String>,
+    time_zone: Option<String>,
+    aligned: Option<bool>,
+    on_store_failure: Option<String>,
+    consistency: Option<String>,
+}
+
+impl AdHocSets {
+    /// The set with this limit.
+    fn get(&self, limit: AdHocLimit) -> Result<Arc<RuleSet>, Problem> {
+        if let Some(set) = self.0.read().get(&limit) {
+            return Ok(Arc::clone(set));
+        }
+        let set = Arc::new(RuleSet::of(limit.rule()?));
+        if limit.bytes() > MAX_CACHED_BYTES {
+            return Ok(set);
+        }
+        let mut sets = self.0.write();
+        if sets.len() >= MAX_AD_HOC_SETS {
+            sets.clear();
+        }
+        Ok(Arc::clone(sets.entry(limit).or_insert(set)))
+    }
+}
+
+impl AdHocLimit {
+    fn rule(&self) -> Result<Rule, Problem> {
+        let AdHocLimit {
+            limit, algorithm, window, time_zone, aligned, on_store_failure, consistency, ..
+        } = self.clone();
+        let draft = Draft {
+            limit,
+            algorithm,
+            window,
+            time_zone,
+            aligned,
+            on_store_failure,
+            consistency,
+            ..Draft::default()
+        };
+        let written = rule_of(draft)?;
+        let limit = written.limit().cloned().ok_or_else(|| without("key", "limit"))?;
+        let rule = match self.place {
+            Place::AdHoc => Rule::ad_hoc(limit),
+            Place::Playground => Rule::playground(limit),
+        };
+        Ok(rule.with_failure_policy(written.on_store_failure()).with_consistency(written.consistency()))
+    }
+
+    /// The length of all its texts.
+    fn bytes(&self) -> usize {
+        let AdHocLimit { limit, algorithm, window, time_zone, on_store_failure, consistency, .. } = self;
+        let texts = [limit, algorithm, window, time_zone, on_store_failure, consistency];
+        texts.into_iter().flatten().map(String::len).sum()
+    }
+
+    /// A field that means nothing without a key.
+    fn stray(&self) -> Option<&'static str> {
+        let given = [
+            ("limit", self.limit.is_some()),
+            ("algorithm", self.algorithm.is_some()),
+            ("window", self.window.is_some()),
+            ("time_zone", self.time_zone.is_some()),
+            ("aligned", self.aligned.is_some()),
+            ("on_store_failure", self.on_store_failure.is_some()),
+            ("consistency", self.consistency.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(field, _)| field)
+    }
+}
+
 impl<'a> Asked<'a> {
     /// Reads a body.
-    pub(crate) fn parse(bytes: &'a [u8], place: Place) -> Result<Self, Problem> {
+    pub(crate) fn parse(bytes: &'a [u8], place: Place, sets: &AdHocSets) -> Result<Self, Problem> {
         let expected = match place {
             Place::AdHoc => "expected a JSON object such as {\"attributes\": {\"user_id\": \"42\"}}",
             Place::Playground => {
                 "expected a JSON object such as {\"key\": \"me\", \"limit\": \"10/s burst 50\"}"
             }
         };
-        CheckBody::parse(bytes, expected)?.asked(place)
+        CheckBody::parse(bytes, expected)?.asked(place, sets)
+    }
+
+    /// The request to the limiter.
+    pub(crate) fn to<'r>(&'r self, limiter: &'r Limiter) -> tollgate::Request<'r> {
+        let request = limiter.request(&self.request).cost(self.cost);
+        match &self.own {
+            None => request,
+            Some(own) => request.rules(Arc::clone(own)),
+        }
     }
 }
 
@@ -127,12 +231,14 @@ impl<'a> CheckBody<'a> {
     }
 
     /// What it asks for.
-    pub(super) fn asked(self, place: Place) -> Result<Asked<'a>, Problem> {
+    pub(super) fn asked(self, place: Place, sets: &AdHocSets) -> Result<Asked<'a>, Problem> {
         let Whole(cost) = self.cost;
         let CheckBody { attributes, key, limit, algorithm, window, time_zone, aligned, .. } = self;
-        let draft = Draft { limit, algorithm, window, time_zone, aligned, ..Draft::default() };
+        let (on_store_failure, consistency) = (self.on_store_failure, self.consistency);
+        let limit =
+            AdHocLimit { place, limit, algorithm, window, time_zone, aligned, on_store_failure, consistency };
         let Some(key) = key else {
-            return match stray(&draft) {
+            return match limit.stray() {
                 Some(field) => Err(without(field, "key")),
                 None if place == Place::Playground => Err(without("limit", "key")),
                 None => {
@@ -145,43 +251,24 @@ impl<'a> CheckBody<'a> {
             let detail = "`key` decides without rules and `attributes` by them; send one of the two";
             return Err(Problem::bad_body("key", detail));
         }
-        if key.is_empty() || key.len() > LONGEST_KEY {
-            let detail = format!("a key has from 1 to {LONGEST_KEY} bytes, not {}", key.len());
+        if key.is_empty() || key.len() > MAX_KEY_BYTES {
+            let detail = format!("a key has from 1 to {MAX_KEY_BYTES} bytes, not {}", key.len());
             return Err(Problem::bad_body("key", detail));
         }
-        let limit = limit_of(draft)?;
-        let rule = match place {
-            Place::AdHoc => Rule::ad_hoc(&key, limit),
-            Place::Playground => Rule::playground(&key, limit),
-        };
-        let own = RuleSet::new(vec![rule]).map_err(|_| Problem::bad_body("key", "not a key"))?;
-        Ok(Asked { request: Rule::naming(key), cost, own: Some(Arc::new(own)) })
+        Ok(Asked { request: Rule::naming(key), cost, own: Some(sets.get(limit)?) })
     }
 }
 
-/// The limit that a draft writes down, or which field is wrong.
-pub(crate) fn limit_of(draft: Draft) -> Result<Limit, Problem> {
+/// A rule with everything that a draft without a key writes down, or which field is wrong.
+pub(crate) fn rule_of(draft: Draft) -> Result<Rule, Problem> {
     if draft.limit.is_none() {
         return Err(without("key", "limit"));
     }
-    let rule = Draft { key: "global".to_owned(), ..draft }.build().map_err(|errors| {
+    Draft { key: "global".to_owned(), ..draft }.build().map_err(|errors| {
         let first = errors.first().map(|error| (error.field.name, error.problem.to_string()));
         let (field, message) = first.unwrap_or_default();
         Problem::bad_body(field, message)
-    })?;
-    rule.limit().cloned().ok_or_else(|| without("key", "limit"))
-}
-
-/// A field that means nothing without a key.
-fn stray(draft: &Draft) -> Option<&'static str> {
-    let given = [
-        ("limit", draft.limit.is_some()),
-        ("algorithm", draft.algorithm.is_some()),
-        ("window", draft.window.is_some()),
-        ("time_zone", draft.time_zone.is_some()),
-        ("aligned", draft.aligned.is_some()),
-    ];
-    given.into_iter().find(|(_, given)| *given).map(|(field, _)| field)
+    })
 }
 
 fn without(given: &str, needed: &str) -> Problem {

@@ -181,7 +181,7 @@ impl App {
     async fn admit(&self, facts: &Descriptor<'_>) -> (Answer, String) {
         let clock = self.limiter.clock();
         let started = clock.stopwatch_nanos();
-        let answer = self.limiter.check_within(facts, 1, MAX_WAIT.into()).await;
+        let answer = self.limiter.request(facts).max_wait(MAX_WAIT).check().await;
         let took = Duration::from_nanos(clock.stopwatch_nanos().saturating_sub(started));
         let id = self.ids.next();
         self.record(&answer.request(facts), &answer, &id, 1, took);

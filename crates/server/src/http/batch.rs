@@ -57,13 +57,25 @@ pub(super) async fn batch(
         let detail = format!("a batch has at most {MOST} requests, not {}", requests.len());
         return Err(Problem::bad_body("requests", detail));
     }
-    let mut json = Vec::with_capacity(64 + 512 * requests.len());
+    let parsed: Vec<Result<Asked<'_>, Problem>> = requests
+        .iter()
+        .map(|request| Asked::parse(request.get().as_bytes(), Place::AdHoc, &app.ad_hoc))
+        .collect();
+    let started = app.limiter.clock().stopwatch_nanos();
+    let asked: Vec<_> = parsed.iter().flatten().map(|asked| asked.to(&app.limiter)).collect();
+    let mut answers = app.limiter.check_many(&asked).await.into_iter();
+    drop(asked);
+    let mut json = Vec::with_capacity(64 + 512 * parsed.len());
     json.extend_from_slice(b"{\"results\":[");
-    for (place, request) in requests.into_iter().enumerate() {
+    for (place, asked) in parsed.into_iter().enumerate() {
         if place > 0 {
             json.push(b',');
         }
-        match one(&app, request).await {
+        let decided = asked.and_then(|asked| {
+            let answer = answers.next().expect("every request that was read has an answer");
+            app.remembered(&asked, answer, started).map(|decided| decided.body().to_json())
+        });
+        match decided {
             Ok(body) => json.extend_from_slice(&body),
             Err(problem) => json.extend_from_slice(&problem.within(&format!("requests[{place}]")).to_json()),
         }
@@ -72,10 +84,4 @@ pub(super) async fn batch(
     let mut response = Response::new(Body::from(json));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
-}
-
-/// Decides one request of a batch: the body of its answer.
-async fn one(app: &App, request: &RawValue) -> Result<Vec<u8>, Problem> {
-    let asked = Asked::parse(request.get().as_bytes(), Place::AdHoc)?;
-    Ok(app.decided(&asked).await?.body().to_json())
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use tollgate::core::rule::FailurePolicy;
 use tollgate::core::{Degraded, Key, Tier};
-use tollgate::{Answer, Descriptor, Micros, Outcome, Verdict};
+use tollgate::{Answer, Descriptor, Micros, Status, Verdict};
 use utoipa::ToSchema;
 
 use crate::record::{Recorded, RecordedTier};
@@ -99,17 +99,17 @@ impl<'a> DecisionBody<'a> {
     /// The answer to a request, as JSON has it: waits in milliseconds, rounded up. Only a server names its
     /// decisions.
     pub fn new(answer: &'a Answer, request: &'a Descriptor<'_>, decision_id: Option<&'a str>) -> Self {
-        let violated = answer.speaker().filter(|_| !answer.allowed());
+        let violated = answer.binding_limit().filter(|_| !answer.allowed());
         let rule = |tier: &Tier| answer.rules().rule(tier.rule);
         DecisionBody {
             allowed: answer.allowed(),
             limit: answer.limit(),
-            remaining: answer.speaker().and_then(|tier| counted(&tier.verdict, tier.instead)),
+            remaining: answer.binding_limit().and_then(|tier| counted(tier.verdict(), tier.instead())),
             retry_after_ms: answer.retry_after().map(Micros::ceil_millis),
             reset_after_ms: answer.reset_after().ceil_millis(),
             delay_ms: answer.delay().ceil_millis(),
             violated_tier: violated.map(|tier| rule(tier).scope().as_str()),
-            violated_rule: violated.map(|tier| rule(tier).label()),
+            violated_rule: violated.map(|tier| rule(tier).label_in(Some(request))),
             decision_id,
             degraded: answer.degraded().map(DegradedBody::from),
             limits: answer.tiers().iter().map(|tier| LimitBody::new(answer, tier, request)).collect(),
@@ -118,14 +118,14 @@ impl<'a> DecisionBody<'a> {
 
     /// A decision as it was answered.
     pub(crate) fn recorded(recorded: &'a Recorded) -> Self {
-        let speaker = recorded.speaker();
-        let verdict = speaker.map(|speaker| &speaker.verdict);
-        let violated = speaker.filter(|_| recorded.outcome != Outcome::Allowed);
+        let binding = recorded.binding_limit();
+        let verdict = binding.map(|binding| &binding.verdict);
+        let violated = binding.filter(|_| recorded.status != Status::Allowed);
         let wait = verdict.map_or(Some(Micros::ZERO), |verdict| verdict.retry_after);
         DecisionBody {
-            allowed: recorded.outcome == Outcome::Allowed,
+            allowed: recorded.status == Status::Allowed,
             limit: verdict.map(|verdict| verdict.limit),
-            remaining: speaker.and_then(|tier| counted(&tier.verdict, tier.instead)),
+            remaining: binding.and_then(|tier| counted(&tier.verdict, tier.instead)),
             retry_after_ms: wait.map(Micros::ceil_millis),
             reset_after_ms: verdict.map_or(0, |verdict| verdict.reset_after.ceil_millis()),
             delay_ms: recorded.delay.ceil_millis(),
@@ -159,15 +159,15 @@ impl From<Degraded> for DegradedBody {
 
 impl<'a> LimitBody<'a> {
     fn new(answer: &'a Answer, tier: &Tier, request: &'a Descriptor<'_>) -> Self {
-        let (rule, verdict) = (answer.rules().rule(tier.rule), &tier.verdict);
+        let (rule, verdict) = (answer.rules().rule(tier.rule), tier.verdict());
         LimitBody {
-            rule: rule.label(),
+            rule: rule.label_in(Some(request)),
             key: Shown::Key(rule.key(request)),
             scope: rule.scope().as_str(),
             plan: rule.plan(),
             allowed: verdict.allowed,
             limit: verdict.limit,
-            remaining: counted(verdict, tier.instead),
+            remaining: counted(verdict, tier.instead()),
             retry_after_ms: verdict.retry_after.map(Micros::ceil_millis),
             reset_after_ms: verdict.reset_after.ceil_millis(),
             mode: tier.enforcement.as_str(),

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,7 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use tollgate::core::RateLimitHeaders;
-use tollgate::{Answer, Descriptor, Outcome, StoreError};
+use tollgate::{Answer, Descriptor, Status, StoreError};
 use tollgate_tower::write_headers;
 
 use super::App;
@@ -41,7 +40,7 @@ pub(super) async fn check(
     prefer: Prefer,
     Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
-    let asked = Asked::parse(&bytes, Place::AdHoc)?;
+    let asked = Asked::parse(&bytes, Place::AdHoc, &app.ad_hoc)?;
     Ok(app.decided(&asked).await?.respond(&app, prefer))
 }
 
@@ -60,7 +59,7 @@ pub(super) async fn peek(
     prefer: Prefer,
     Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
-    let asked = Asked::parse(&bytes, Place::AdHoc)?;
+    let asked = Asked::parse(&bytes, Place::AdHoc, &app.ad_hoc)?;
     let answer = app.peeked(&asked).await;
     Ok(Decided::new(&app, answer, &asked.request)?.respond(&app, prefer))
 }
@@ -79,13 +78,8 @@ pub(super) async fn refund(
     prefer: Prefer,
     Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
-    let asked = Asked::parse(&bytes, Place::AdHoc)?;
-    let Asked { request, cost, own } = &asked;
-    let refunded = match own {
-        None => app.limiter.refund(request, *cost).await,
-        Some(own) => app.limiter.refund_by(Arc::clone(own), request, *cost).await,
-    };
-    let answer = refunded.map_err(|error| away(&error))?;
+    let asked = Asked::parse(&bytes, Place::AdHoc, &app.ad_hoc)?;
+    let answer = asked.to(&app.limiter).refund().await.map_err(|error| away(&error))?;
     Ok(Decided::new(&app, answer, &asked.request)?.respond(&app, prefer))
 }
 
@@ -102,7 +96,7 @@ pub(super) async fn playground(
     prefer: Prefer,
     Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
-    let asked = Asked::parse(&bytes, Place::Playground)?;
+    let asked = Asked::parse(&bytes, Place::Playground, &app.ad_hoc)?;
     let answer = app.checked(&asked).await;
     Ok(Decided::new(&app, answer, &asked.request)?.respond(&app, prefer))
 }
@@ -126,7 +120,7 @@ impl App {
     /// Writes the whole answer that [`check`] gives, as HTTP/1.1 has it. None is written to a body that is wrong: what
     /// is, says [`check`].
     pub(crate) async fn write_check(&self, body: &[u8], prefer: Prefer, out: &mut Vec<u8>) -> bool {
-        let Ok(asked) = Asked::parse(body, Place::AdHoc) else { return false };
+        let Ok(asked) = Asked::parse(body, Place::AdHoc, &self.ad_hoc) else { return false };
         let Ok(decided) = self.decided(&asked).await else { return false };
         decided.write(self, prefer, out);
         true
@@ -156,18 +150,12 @@ impl App {
 
     /// Asks and charges, by the limiter's rules or by those that came along.
     async fn checked(&self, asked: &Asked<'_>) -> Answer {
-        match &asked.own {
-            None => self.limiter.check(&asked.request, asked.cost).await,
-            Some(own) => self.limiter.check_by(Arc::clone(own), &asked.request, asked.cost).await,
-        }
+        asked.to(&self.limiter).check().await
     }
 
     /// The same without charging.
     pub(super) async fn peeked(&self, asked: &Asked<'_>) -> Answer {
-        match &asked.own {
-            None => self.limiter.peek(&asked.request, asked.cost).await,
-            Some(own) => self.limiter.peek_by(Arc::clone(own), &asked.request, asked.cost).await,
-        }
+        asked.to(&self.limiter).peek().await
     }
 }
 
@@ -222,13 +210,13 @@ impl<'r, 'a> Decided<'r, 'a> {
     }
 
     fn status(&self, prefer: Prefer) -> StatusCode {
-        match self.answer.outcome() {
+        match self.answer.status() {
             _ if prefer == Prefer::Always200 => StatusCode::OK,
-            Outcome::Allowed => StatusCode::OK,
-            Outcome::Refused => StatusCode::TOO_MANY_REQUESTS,
-            Outcome::Denied => StatusCode::FORBIDDEN,
-            Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Outcome::Invalid => StatusCode::BAD_REQUEST,
+            Status::Allowed => StatusCode::OK,
+            Status::Refused => StatusCode::TOO_MANY_REQUESTS,
+            Status::Denied => StatusCode::FORBIDDEN,
+            Status::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Status::Invalid => StatusCode::BAD_REQUEST,
         }
     }
 

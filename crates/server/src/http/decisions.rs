@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tollgate::audit::instant_text;
 use tollgate::core::Enforcement;
-use tollgate::{Limiter, Micros, Outcome, RuleSet, Store, Timestamp};
+use tollgate::{Limiter, Micros, RuleSet, Status, Store, Timestamp};
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
@@ -107,7 +107,7 @@ pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<Decisi
     // Ten thousand slots take a while to read: not on a thread that decides.
     let listed = tokio::task::spawn_blocking(move || {
         let is_wanted = |recorded: &Recorded| {
-            let speaker = recorded.speaker();
+            let speaker = recorded.binding_limit();
             let fits = |name, text: fn(&RecordedTier) -> &String| match query.text(name) {
                 None => true,
                 Some(wanted) => speaker.is_some_and(|speaker| text(speaker) == wanted),
@@ -149,7 +149,7 @@ pub(super) async fn get(
         decision_id: &recorded.id,
         at: instant_text(recorded.at),
         at_ms: millis(recorded.at),
-        outcome: Outcome::as_str(recorded.outcome),
+        outcome: Status::as_str(recorded.status),
         attributes: attributes(&recorded),
         cost: recorded.cost,
         decision: DecisionBody::recorded(&recorded),
@@ -162,13 +162,13 @@ pub(super) async fn get(
 
 impl From<Recorded> for DecisionLine {
     fn from(recorded: Recorded) -> Self {
-        let speaker = recorded.speaker();
+        let speaker = recorded.binding_limit();
         let verdict = speaker.map(|speaker| speaker.verdict);
         let wait = verdict.map_or(Some(Micros::ZERO), |verdict| verdict.retry_after);
         DecisionLine {
             at: instant_text(recorded.at),
             at_ms: millis(recorded.at),
-            outcome: Outcome::as_str(recorded.outcome),
+            outcome: Status::as_str(recorded.status),
             rule: speaker.map(|speaker| speaker.rule.clone()),
             key: speaker.map(|speaker| speaker.key.clone()),
             cost: recorded.cost,
@@ -194,7 +194,7 @@ fn lines<S: Store>(limiter: &Limiter<S>, rules: &RuleSet, recorded: &Recorded) -
         let explained = limiter.explain(rules, &request);
         for one in &explained {
             let line = Line::of(rules, one, &explained, &request);
-            let beside = || beside(rules.rule(one.rule), recorded.outcome);
+            let beside = || beside(rules.rule(one.rule), recorded.status);
             lines.push(match take(&line.rule) {
                 Some(tier) => recall(line, tier, recorded),
                 None if line.applies => Line { reason: Some(beside()), ..line },
@@ -209,7 +209,7 @@ fn lines<S: Store>(limiter: &Limiter<S>, rules: &RuleSet, recorded: &Recorded) -
 
 /// A line with what was recorded in place of what is.
 fn recall(line: Line, tier: &RecordedTier, recorded: &Recorded) -> Line {
-    let speaks = recorded.speaker().is_some_and(|speaker| speaker.rule == tier.rule);
+    let speaks = recorded.binding_limit().is_some_and(|speaker| speaker.rule == tier.rule);
     // A policy that stood in for the store, or a rule that denies, knows no level.
     let after = (tier.instead.is_none() && tier.verdict.limit > 0).then(|| Level::from(&tier.verdict));
     Line {
@@ -227,7 +227,7 @@ fn recall(line: Line, tier: &RecordedTier, recorded: &Recorded) -> Line {
 
 /// What a charge took is exactly what was there before it; only when that would be full again is not known any more.
 fn before(after: Level, tier: &RecordedTier, recorded: &Recorded) -> Level {
-    let asked = recorded.outcome == Outcome::Allowed || tier.enforcement == Enforcement::Shadow;
+    let asked = recorded.status == Status::Allowed || tier.enforcement == Enforcement::Shadow;
     if !asked || !tier.verdict.allowed || tier.cost == 0 {
         return after;
     }
@@ -259,8 +259,8 @@ fn attributes(recorded: &Recorded) -> serde_json::Map<String, serde_json::Value>
     recorded.attributes.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect()
 }
 
-fn outcome_of(word: &str) -> Result<Outcome, Problem> {
-    let all = [Outcome::Allowed, Outcome::Refused, Outcome::Denied, Outcome::Unavailable];
+fn outcome_of(word: &str) -> Result<Status, Problem> {
+    let all = [Status::Allowed, Status::Refused, Status::Denied, Status::Unavailable];
     all.into_iter().find(|outcome| outcome.as_str() == word).ok_or_else(|| {
         let words = "`allowed`, `refused`, `denied` or `unavailable`";
         Problem::bad_query("outcome", format!("`outcome` is {words}, not `{word}`"))

@@ -252,12 +252,12 @@ impl StatsEvent {
 
 impl<'a> DecisionEvent<'a> {
     fn of(recorded: &'a Recorded) -> Self {
-        let speaker = recorded.speaker();
+        let speaker = recorded.binding_limit();
         let wait = speaker.map_or(Some(Micros::ZERO), |speaker| speaker.verdict.retry_after);
         DecisionEvent {
             decision_id: &recorded.id,
             at_ms: millis(recorded.at),
-            outcome: recorded.outcome.as_str(),
+            outcome: recorded.status.as_str(),
             rule: speaker.map(|speaker| speaker.rule.as_str()),
             key: speaker.map(|speaker| speaker.key.as_str()),
             remaining: speaker.and_then(|speaker| counted(&speaker.verdict, speaker.instead)),
@@ -268,7 +268,7 @@ impl<'a> DecisionEvent<'a> {
 
 impl<'a> ViolationEvent<'a> {
     fn of(recorded: &'a Recorded) -> Self {
-        let speaker = recorded.speaker();
+        let speaker = recorded.binding_limit();
         ViolationEvent {
             at_ms: millis(recorded.at),
             decision_id: &recorded.id,

@@ -17,7 +17,7 @@ use crate::explain::Report;
         Problems,
     ))]
 pub(super) async fn explain(State(app): State<App>, Sent(bytes): Sent) -> Result<Response, Problem> {
-    let asked = Asked::parse(&bytes, Place::AdHoc)?;
+    let asked = Asked::parse(&bytes, Place::AdHoc, &app.ad_hoc)?;
     let answer = app.peeked(&asked).await;
     let request = answer.request(&asked.request);
     let report = Report::of(&app.limiter, &answer, &request, asked.cost).await;

@@ -8,13 +8,13 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tollgate::core::algorithm::{Demand, State as Remembered};
-use tollgate::core::{Draft, RuleIndex};
-use tollgate::{AnyStore, Descriptor, Held, Hit, Limiter, Micros, Outlook, Rule, StoreError};
+use tollgate::core::Draft;
+use tollgate::core::algorithm::State as Remembered;
+use tollgate::{AnyStore, BucketPreview, Descriptor, Held, Limit, Limiter, Rule, StoreError};
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
-use super::ask::limit_of;
+use super::ask::rule_of;
 use super::check::away;
 use super::problem::{Problem, ProblemBody};
 use super::query::Query;
@@ -103,9 +103,7 @@ pub(super) async fn forget(
 ) -> Result<Json<KeyBody>, Problem> {
     let buckets = Buckets::of(&app, key, &uri)?;
     for (rule, request) in &buckets.found {
-        if let Some(hit) = hit(rule, request) {
-            app.limiter.forget(&hit).await.map_err(|error| away(&error))?;
-        }
+        app.limiter.reset_bucket(rule, request).await.map_err(|error| away(&error))?;
     }
     buckets.look(&app.limiter).await.map(Json).map_err(|error| away(&error))
 }
@@ -119,7 +117,7 @@ struct Buckets {
 impl Buckets {
     fn of(app: &App, key: Result<Path<String>, PathRejection>, uri: &Uri) -> Result<Self, Problem> {
         let Path(key) = key.map_err(|error| Problem::missing(error.body_text()))?;
-        let query = Query::parse(uri, &["limit", "algorithm", "window", "time_zone"])?;
+        let query = Query::parse(uri, &["limit", "algorithm", "window", "time_zone", "consistency"])?;
         let rules = app.limiter.rules();
         let with_limits = rules.rules().iter().filter(|rule| rule.limit().is_some());
         let read = |rule: &Rule| rule.read_key(&key).map(|request| (rule.clone(), request));
@@ -131,9 +129,16 @@ impl Buckets {
                 algorithm: given("algorithm"),
                 window: given("window"),
                 time_zone: given("time_zone"),
+                consistency: given("consistency"),
                 ..Draft::default()
             };
-            found.push((Rule::ad_hoc(&key, limit_of(draft)?), Rule::naming(key.clone())));
+            let written = rule_of(draft)?;
+            let limit = written
+                .limit()
+                .cloned()
+                .ok_or_else(|| Problem::missing("a key without rules needs ?limit="))?;
+            let rule = Rule::ad_hoc(limit).with_consistency(written.consistency());
+            found.push((rule, Rule::naming(key.clone())));
         }
         if found.is_empty() {
             let help = "keys are as in `limits` of a decision; add ?limit= for one without rules";
@@ -144,38 +149,40 @@ impl Buckets {
 
     async fn look(self, limiter: &Limiter<AnyStore>) -> Result<KeyBody, StoreError> {
         let mut buckets = Vec::with_capacity(self.found.len());
-        for (place, (rule, request)) in (0..).zip(&self.found) {
-            let place: RuleIndex = place;
-            if let Some(hit) = hit(rule, request) {
-                let held = limiter.store().leased().map(|leased| leased.held(&hit));
-                buckets.push(BucketBody::new(rule, &hit, held, limiter.inspect(place, &hit).await?));
+        for (rule, request) in &self.found {
+            if let Some(limit) = rule.limit() {
+                let held = limiter.store().leased().map(|leased| leased.held(rule, request));
+                let preview = limiter.inspect(rule, request, 1).await?;
+                buckets.push(BucketBody::new(rule, limit, request, held, preview));
             }
         }
         Ok(KeyBody { key: self.key, buckets })
     }
 }
 
-fn hit<'a>(rule: &'a Rule, request: &'a Descriptor<'_>) -> Option<Hit<'a>> {
-    rule.hit(request, Demand { cost: 1, patience: Micros::MAX })
-}
-
 impl BucketBody {
-    fn new(rule: &Rule, hit: &Hit<'_>, held: Option<Held>, outlook: Outlook) -> Self {
+    fn new(
+        rule: &Rule,
+        limit: &Limit,
+        request: &Descriptor<'_>,
+        held: Option<Held>,
+        preview: BucketPreview,
+    ) -> Self {
         BucketBody {
-            rule: rule.label().to_owned(),
+            rule: rule.label_in(Some(request)).to_owned(),
             scope: rule.scope().as_str(),
             plan: rule.plan().map(str::to_owned),
             when: rule.draft().when.clone(),
-            algorithm: hit.limit.algorithm_name().as_str(),
-            limit: hit.limit.to_string(),
+            algorithm: limit.algorithm_name().as_str(),
+            limit: limit.to_string(),
             consistency: rule.consistency().as_str(),
             in_force: held.map_or("exact", |held| held.in_force.as_str()),
             held: held.map_or(0, |held| held.tokens),
             mode: rule.mode().as_str(),
-            known: outlook.state.is_some(),
-            remaining: outlook.before.remaining,
-            reset_after_ms: outlook.before.reset_after.ceil_millis(),
-            state: outlook.state.as_ref().map(named),
+            known: preview.state.is_some(),
+            remaining: preview.before.remaining,
+            reset_after_ms: preview.before.reset_after.ceil_millis(),
+            state: preview.state.as_ref().map(named),
         }
     }
 }

@@ -42,6 +42,7 @@ use utoipa_axum::routes;
 
 pub use admin::Access;
 pub(crate) use admin::Peer;
+use ask::AdHocSets;
 pub(crate) use ask::MAX_BODY_BYTES;
 pub(crate) use authz::{refusal_status, rejected};
 pub use body::DecisionBody;
@@ -80,6 +81,7 @@ pub struct Parts {
     headers: Arc<HeaderForm>,
     gate: Arc<authz::Gate>,
     pages: Arc<Pages>,
+    ad_hoc: Arc<AdHocSets>,
 }
 
 impl Deref for App {
@@ -123,6 +125,7 @@ impl App {
             headers: Arc::new(HeaderForm::DEFAULT),
             gate: Arc::default(),
             pages: Arc::default(),
+            ad_hoc: Arc::default(),
         }))
     }
 

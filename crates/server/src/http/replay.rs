@@ -132,7 +132,7 @@ impl Summary {
         self.allowed += u64::from(answer.allowed());
         self.refused += u64::from(!answer.allowed());
         for tier in answer.tiers() {
-            let refuses = !tier.verdict.allowed && tier.enforcement == Enforcement::Enforce;
+            let refuses = !tier.verdict().allowed && tier.enforcement == Enforcement::Enforce;
             let rule = self.rule(answer.rules().rule(tier.rule).label());
             rule.allowed += u64::from(!refuses);
             rule.refused += u64::from(refuses);

@@ -1,7 +1,5 @@
 //! `POST /v1/reserve` and `/v1/settle`: work whose price is known only afterwards.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -12,7 +10,7 @@ use tollgate::{Micros, ReservationId, ReserveError, Reserved, SettleError, Settl
 use utoipa::ToSchema;
 
 use super::App;
-use super::ask::{Asked, CheckBody, Facts, Place, Sent, one};
+use super::ask::{AdHocSets, Asked, CheckBody, Facts, Place, Sent, one};
 use super::body::DecisionBody;
 use super::check::{Prefer, away};
 use super::problem::{Problem, ProblemBody, Problems};
@@ -46,6 +44,8 @@ pub(super) struct ReserveBody<'a> {
     window: Option<String>,
     time_zone: Option<String>,
     aligned: Option<bool>,
+    on_store_failure: Option<String>,
+    consistency: Option<String>,
 }
 
 /// A decision, and what to settle.
@@ -110,13 +110,9 @@ pub(super) async fn reserve(
     Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
     let example = "{\"attributes\": {\"user_id\": \"42\"}, \"cost\": 100}";
-    let (asked, ttl) = Problem::parse::<ReserveBody<'_>>(&bytes, example)?.asked()?;
+    let (asked, ttl) = Problem::parse::<ReserveBody<'_>>(&bytes, example)?.asked(&app.ad_hoc)?;
     let started = app.limiter.clock().stopwatch_nanos();
-    let Asked { request, cost, own } = &asked;
-    let reserved = match own {
-        None => app.limiter.reserve(request, *cost, ttl).await,
-        Some(own) => app.limiter.reserve_by(Arc::clone(own), request, *cost, ttl).await,
-    };
+    let reserved = asked.to(&app.limiter).reserve(ttl).await;
     let Reserved { answer, reservation } = reserved.map_err(|error| unkept(&error))?;
     let decided = app.remembered(&asked, answer, started)?;
     let body = ReservedBody {
@@ -152,16 +148,25 @@ pub(super) async fn settle(State(app): State<App>, Sent(bytes): Sent) -> Result<
 }
 
 impl<'a> ReserveBody<'a> {
-    fn asked(self) -> Result<(Asked<'a>, Micros), Problem> {
-        let ReserveBody { attributes, cost, ttl_ms, key, limit, algorithm, window, time_zone, aligned } =
-            self;
-        let Whole(ttl_ms) = ttl_ms;
+    fn asked(self, sets: &AdHocSets) -> Result<(Asked<'a>, Micros), Problem> {
+        let Whole(ttl_ms) = self.ttl_ms;
         if !(1..=LONGEST_MS).contains(&ttl_ms) {
             let detail = format!("a reservation lasts from 1 to {LONGEST_MS} ms, not {ttl_ms}");
             return Err(Problem::bad_body("ttl_ms", detail));
         }
-        let check = CheckBody { attributes, cost, key, limit, algorithm, window, time_zone, aligned };
-        Ok((check.asked(Place::AdHoc)?, Micros::new(1_000 * ttl_ms)))
+        let check = CheckBody {
+            attributes: self.attributes,
+            cost: self.cost,
+            key: self.key,
+            limit: self.limit,
+            algorithm: self.algorithm,
+            window: self.window,
+            time_zone: self.time_zone,
+            aligned: self.aligned,
+            on_store_failure: self.on_store_failure,
+            consistency: self.consistency,
+        };
+        Ok((check.asked(Place::AdHoc, sets)?, Micros::new(1_000 * ttl_ms)))
     }
 }
 

@@ -233,7 +233,7 @@ impl StoreBody {
                 StoreBody {
                     buckets: Some(stats.buckets),
                     bytes: Some(stats.bytes),
-                    evictions: Some(stats.dropped),
+                    evictions: Some(stats.evicted),
                     overflow: Some(stats.overflowed),
                     clock_steps: Some(stats.clock_steps),
                     ..bare("memory", true)

@@ -115,10 +115,10 @@ impl Tokens {
             return Shown::Known(role);
         }
         let from = peer.map_or_else(|| "nobody knows".to_owned(), |peer| network(peer).to_string());
-        match self.tries.allow(&from).await {
-            Ok(tries) if !tries.allowed => Shown::Wait(tries.retry_after.unwrap_or(Micros::ZERO)),
-            // A store in memory always answers; if it did not, the token would still be a wrong one.
-            _ => Shown::Wrong,
+        let tries = self.tries.allow(&from).await;
+        match tries.allowed() {
+            true => Shown::Wrong,
+            false => Shown::Wait(tries.retry_after().unwrap_or(Micros::ZERO)),
         }
     }
 

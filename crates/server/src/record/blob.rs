@@ -3,8 +3,8 @@
 use std::fmt;
 
 use tollgate::core::rule::FailurePolicy;
-use tollgate::core::{Enforcement, Mark, Value};
-use tollgate::{Micros, Tier, Timestamp, Verdict};
+use tollgate::core::{Enforcement, Growth, Value};
+use tollgate::{Micros, Rule, Tier, Verdict};
 
 /// The most bytes kept of a name or a key; callers choose what is in them.
 const LONGEST: usize = 256;
@@ -55,7 +55,8 @@ impl<'b> Writer<'b> {
     /// A value of an attribute, as text.
     pub(super) fn value(&mut self, value: &Value<'_>) {
         match value {
-            Value::Text(text) => self.whole_text(text),
+            Value::Borrowed(text) => self.whole_text(text),
+            Value::Owned(text) => self.whole_text(text),
             Value::Ip(address) => {
                 use fmt::Write as _;
                 let _ = write!(self.shown(), "{address}"); // an address is shorter than the bound
@@ -71,12 +72,12 @@ impl<'b> Writer<'b> {
     }
 
     /// A verdict and what it counted for.
-    pub(super) fn tier(&mut self, tier: &Tier) {
-        let Verdict { allowed, limit, remaining, retry_after, reset_after, delay, more_after, mark } =
-            tier.verdict;
+    pub(super) fn tier(&mut self, tier: &Tier, rule: &Rule) {
+        let Verdict { allowed, limit, remaining, retry_after, reset_after, delay, .. } = *tier.verdict();
+        let more_after = tier.verdict().more_after(rule.limit());
         let flags = u8::from(allowed)
             | u8::from(tier.enforcement == Enforcement::Shadow) << 1
-            | match tier.instead {
+            | match tier.instead() {
                 None => 0,
                 Some(FailurePolicy::Open) => 1,
                 Some(FailurePolicy::Closed) => 2,
@@ -88,8 +89,6 @@ impl<'b> Writer<'b> {
         {
             self.number(number);
         }
-        self.bytes.extend_from_slice(&mark.at.as_micros().to_le_bytes());
-        self.number(mark.rest);
     }
 
     /// Entries one after the other, as many as there is room for.
@@ -168,7 +167,6 @@ impl<'b> Reader<'b> {
         let (limit, remaining) = (self.number()?, self.number()?);
         let (retry_after, reset_after) = (wait(self)?, wait(self)?);
         let (delay, more_after) = (wait(self)?, wait(self)?);
-        let at = Timestamp::from_micros(i64::from_le_bytes(self.take(8)?.try_into().ok()?));
         let never = |wait: Micros| (wait.get() != NEVER).then_some(wait);
         let verdict = Verdict {
             allowed: flags & 1 == 1,
@@ -177,8 +175,7 @@ impl<'b> Reader<'b> {
             retry_after: never(retry_after),
             reset_after,
             delay,
-            more_after: never(more_after),
-            mark: Mark { at, rest: self.number()? },
+            growth: never(more_after).map_or(Growth::Full, Growth::After),
         };
         let enforcement = if flags & 2 == 2 { Enforcement::Shadow } else { Enforcement::Enforce };
         let instead = match flags >> 2 {
@@ -200,18 +197,23 @@ impl<'b> Reader<'b> {
 mod tests {
     use std::fmt::Write as _;
 
+    use tollgate::core::KeyHash;
+    use tollgate::{Outcome, StoreError};
+
     use super::*;
 
     #[test]
     fn what_is_written_is_read_back() {
-        let verdict = Verdict { more_after: Some(Micros::new(7)), ..Verdict::open(9) };
-        let tier =
-            Tier { rule: 0, verdict, enforcement: Enforcement::Shadow, instead: Some(FailurePolicy::Local) };
+        let verdict = Verdict { growth: Growth::After(Micros::new(7)), ..Verdict::open(9) };
+        let (policy, error) = (FailurePolicy::Local, StoreError::Timeout);
+        let outcome = Outcome::Instead { policy, verdict, error };
+        let tier = Tier { outcome, ..Tier::new(0, Enforcement::Shadow, 1, KeyHash(0)) };
+        let rule = Rule::ad_hoc("9/s".parse().unwrap());
         let mut bytes = Vec::new();
         let mut writer = Writer::new(&mut bytes, 4_096);
         writer.text("näme");
         write!(writer.shown(), "{}-{}", 1, 2).unwrap();
-        writer.tier(&tier);
+        writer.tier(&tier, &rule);
         writer.list(["a", "b"], |writer, text| writer.whole_text(text));
         assert!(!writer.cut());
         let mut reader = Reader::new(&bytes);
@@ -228,7 +230,7 @@ mod tests {
         let mut writer = Writer::new(&mut bytes, 4_096);
         writer.text(&long);
         assert!(writer.cut());
-        let entries = ["x", &long, "y"].map(|text| Value::Text(text.into()));
+        let entries = ["x", &long, "y"].map(Value::Borrowed);
         writer.list(&entries, |writer, value| writer.value(value));
         assert!(bytes.len() <= 4_096);
         let mut reader = Reader::new(&bytes);

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tollgate::{Answer, Descriptor, Histogram, HistogramCounts, Outcome, RuleSet, Snapshot, Timestamp};
+use tollgate::{Answer, Descriptor, Histogram, HistogramCounts, RuleSet, Snapshot, Status, Timestamp};
 
 pub(crate) use latency::Quantiles;
 pub(crate) use recorded::{Recorded, RecordedTier};
@@ -90,8 +90,8 @@ impl Recorder {
         self.latency.note(nanos, second_of(now));
         self.times.note(nanos);
         let number = self.ring.push(&Noted { id, request, answer, cost, generation });
-        if matches!(answer.outcome(), Outcome::Refused | Outcome::Denied)
-            && let Some(speaker) = answer.speaker()
+        if matches!(answer.status(), Status::Refused | Status::Denied)
+            && let Some(speaker) = answer.binding_limit()
         {
             let rule = answer.rules().rule(speaker.rule);
             self.sketch.lock().note(rule.label(), &rule.key(request));
@@ -114,7 +114,7 @@ impl Recorder {
     /// The decisions that can be looked at, newest first, of these outcomes.
     pub(crate) fn newest<'s>(
         &'s self,
-        of_interest: impl Fn(Outcome) -> bool + 's,
+        of_interest: impl Fn(Status) -> bool + 's,
     ) -> impl Iterator<Item = Recorded> + 's {
         self.ring.newest(of_interest)
     }

@@ -2,7 +2,7 @@
 
 use tollgate::core::rule::FailurePolicy;
 use tollgate::core::{Degraded, Enforcement};
-use tollgate::{Descriptor, Micros, Outcome, Timestamp, Verdict};
+use tollgate::{Descriptor, Micros, Status, Timestamp, Verdict};
 
 /// A decision of a while ago.
 #[derive(Debug, Clone)]
@@ -10,11 +10,11 @@ pub(crate) struct Recorded {
     pub(crate) id: String,
     pub(crate) at: Timestamp,
     pub(crate) cost: u64,
-    pub(crate) outcome: Outcome,
+    pub(crate) status: Status,
     pub(crate) degraded: Option<Degraded>,
     pub(crate) delay: Micros,
-    /// The place of the tier that speaks.
-    pub(crate) speaker: Option<usize>,
+    /// The index of the binding limit's tier.
+    pub(crate) binding: Option<usize>,
     /// Which set of rules decided it.
     pub(crate) generation: u64,
     /// Whether something of it was too long to be kept.
@@ -42,8 +42,8 @@ pub(crate) struct RecordedTier {
 
 impl Recorded {
     /// The tier whose numbers are the decision's.
-    pub(crate) fn speaker(&self) -> Option<&RecordedTier> {
-        self.speaker.and_then(|speaker| self.tiers.get(speaker))
+    pub(crate) fn binding_limit(&self) -> Option<&RecordedTier> {
+        self.binding.and_then(|binding| self.tiers.get(binding))
     }
 
     /// The request that was decided.

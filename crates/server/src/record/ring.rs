@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tollgate::core::Degraded;
-use tollgate::{Answer, Descriptor, Micros, Outcome, Timestamp};
+use tollgate::{Answer, Descriptor, Micros, Status, Timestamp};
 
 use super::blob::{Reader, Writer};
 use super::recorded::{Recorded, RecordedTier};
@@ -29,10 +29,10 @@ struct Slot {
     number: u64,
     at: Timestamp,
     cost: u64,
-    outcome: Outcome,
+    status: Status,
     degraded: Option<Degraded>,
     delay: Micros,
-    speaker: Option<usize>,
+    binding: Option<usize>,
     generation: u64,
     cut: bool,
     bytes: Vec<u8>,
@@ -86,13 +86,13 @@ impl Ring {
     /// Every decision that is still there and of interest, newest first.
     pub(super) fn newest<'s>(
         &'s self,
-        of_interest: impl Fn(Outcome) -> bool + 's,
+        of_interest: impl Fn(Status) -> bool + 's,
     ) -> impl Iterator<Item = Recorded> + 's {
         let newest = self.recorded();
         let oldest = newest.saturating_sub(u64::try_from(self.capacity()).unwrap_or(u64::MAX));
         (oldest + 1..=newest).rev().filter_map(move |number| {
             let slot = self.slot(number)?.lock();
-            (slot.number == number && of_interest(slot.outcome)).then(|| slot.read()).flatten()
+            (slot.number == number && of_interest(slot.status)).then(|| slot.read()).flatten()
         })
     }
 
@@ -117,10 +117,10 @@ impl Default for Slot {
             number: 0,
             at: Timestamp::default(),
             cost: 0,
-            outcome: Outcome::Allowed,
+            status: Status::Allowed,
             degraded: None,
             delay: Micros::ZERO,
-            speaker: None,
+            binding: None,
             generation: 0,
             cut: false,
             bytes: Vec::new(),
@@ -132,22 +132,22 @@ impl Slot {
     fn fill(&mut self, noted: &Noted<'_, '_>) {
         let answer = noted.answer;
         (self.at, self.cost, self.generation) = (answer.at(), noted.cost, noted.generation);
-        (self.outcome, self.degraded, self.delay) = (answer.outcome(), answer.degraded(), answer.delay());
-        self.speaker = answer
-            .speaker()
-            .and_then(|speaker| answer.tiers().iter().position(|tier| tier.rule == speaker.rule));
+        (self.status, self.degraded, self.delay) = (answer.status(), answer.degraded(), answer.delay());
+        self.binding = answer
+            .binding_limit()
+            .and_then(|binding| answer.tiers().iter().position(|tier| tier.rule == binding.rule));
         self.bytes.clear();
         let mut writer = Writer::new(&mut self.bytes, ROOM);
         writer.text(noted.id);
         writer.list(answer.tiers(), |writer, tier| {
             let rule = answer.rules().rule(tier.rule);
-            writer.text(rule.label());
+            writer.text(rule.label_in(Some(noted.request)));
             let _ = write!(writer.shown(), "{}", rule.key(noted.request)); // an error is where it was cut
             writer.text(rule.scope().as_str());
             writer.text(rule.plan().unwrap_or_default());
             // A rule in shadow mode charges nothing where the cost is invalid.
             writer.number(rule.cost(noted.request, noted.cost).unwrap_or(0));
-            writer.tier(tier);
+            writer.tier(tier, rule);
             match rule.limit().filter(|_| rule.is_ad_hoc()) {
                 // Nobody else knows the numbers of a limit that came with its request.
                 Some(limit) => {
@@ -160,7 +160,7 @@ impl Slot {
                 }
             }
         });
-        writer.list(noted.request.facts(), |writer, (name, value)| {
+        writer.list(noted.request.attributes(), |writer, (name, value)| {
             writer.whole_text(name);
             writer.value(value);
         });
@@ -196,10 +196,10 @@ impl Slot {
             id,
             at: self.at,
             cost: self.cost,
-            outcome: self.outcome,
+            status: self.status,
             degraded: self.degraded,
             delay: self.delay,
-            speaker: self.speaker.filter(|speaker| *speaker < tiers.len()),
+            binding: self.binding.filter(|binding| *binding < tiers.len()),
             generation: self.generation,
             cut: self.cut,
             tiers,

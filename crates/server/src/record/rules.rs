@@ -66,7 +66,7 @@ impl RuleCounts {
         }
         for tier in answer.tiers() {
             let Some(count) = table.counts.get(tier.rule as usize) else { continue };
-            let counter = match (tier.verdict.allowed, tier.enforcement) {
+            let counter = match (tier.verdict().allowed, tier.enforcement) {
                 (true, _) => &count.allowed,
                 (false, Enforcement::Enforce) => &count.refused,
                 (false, Enforcement::Shadow) => &count.shadow_refused,

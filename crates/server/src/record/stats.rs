@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::core::Enforcement;
-use tollgate::{Answer, Outcome, Timestamp};
+use tollgate::{Answer, Status, Timestamp};
 
 /// Seconds that are looked back on.
 pub(crate) const SECONDS: u64 = 900;
@@ -51,17 +51,17 @@ impl Stats {
 
     pub(super) fn note(&self, answer: &Answer, now: Timestamp) {
         let second = second_of(now);
-        let (total, series) = match answer.outcome() {
-            Outcome::Allowed => (0, &self.allowed),
-            Outcome::Refused => (1, &self.refused),
-            Outcome::Denied => (2, &self.refused),
-            Outcome::Unavailable => (3, &self.refused),
-            Outcome::Invalid => return, // not a decision
+        let (total, series) = match answer.status() {
+            Status::Allowed => (0, &self.allowed),
+            Status::Refused => (1, &self.refused),
+            Status::Denied => (2, &self.refused),
+            Status::Unavailable => (3, &self.refused),
+            Status::Invalid => return, // not a decision
         };
         self.totals[total].fetch_add(1, Ordering::Relaxed);
         series.count(second);
         let on_trial = answer.tiers().iter().filter(|tier| tier.enforcement == Enforcement::Shadow);
-        if on_trial.into_iter().any(|tier| !tier.verdict.allowed) {
+        if on_trial.into_iter().any(|tier| !tier.verdict().allowed) {
             self.totals[4].fetch_add(1, Ordering::Relaxed);
         }
         if answer.degraded().is_some() {

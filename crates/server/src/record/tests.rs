@@ -10,7 +10,7 @@ fn limiter() -> Limiter<MemoryStore> {
 
 async fn decide(limiter: &Limiter<MemoryStore>, recorder: &Recorder, user: &str, id: &str) {
     let request = Descriptor::new().with("user_id", user);
-    let answer = limiter.check(&request, 1).await;
+    let answer = limiter.check(&request).await;
     let happened = Happened {
         id,
         request: &request,

@@ -124,7 +124,7 @@ fn store(app: &App, out: &mut Out<'_>) -> fmt::Result {
             out.counter(
                 "tollgate_buckets_dropped",
                 "Buckets forgotten because they were as good as new",
-                stats.dropped,
+                stats.evicted,
             )?;
             out.counter(
                 "tollgate_overflowed",

@@ -98,7 +98,7 @@ pub(crate) fn tell_span(answer: &Answer, id: &str) {
     if span.is_disabled() {
         return;
     }
-    span.record("tollgate.outcome", answer.outcome().as_str());
+    span.record("tollgate.outcome", answer.status().as_str());
     span.record("tollgate.decision_id", id);
     if let Some(rule) = answer.rule() {
         span.record("tollgate.rule", rule);

@@ -117,10 +117,10 @@ impl Template {
     /// keys; the encoded one counts where only that fits.
     pub(super) fn add<'a>(&'a self, facts: &mut Descriptor<'a>) {
         let path = match facts.get("endpoint") {
-            Some(Value::Text(Cow::Borrowed(path))) if self.fits(path) => {
+            Some(Value::Borrowed(path)) if self.fits(path) => {
                 return self.take(path, facts, decoded);
             }
-            Some(Value::Text(path)) if self.fits(path) => path.to_string(),
+            Some(Value::Owned(path)) if self.fits(path) => path.to_string(),
             _ => match facts.encoded_endpoint() {
                 Some(path) if self.fits(path) => path.to_owned(),
                 _ => return,
@@ -189,7 +189,7 @@ mod tests {
         let mut facts = Descriptor::new().with("endpoint", path);
         template.add(&mut facts);
         let taken: Vec<String> =
-            facts.facts().skip(1).map(|(name, value)| format!("{name}={value}")).collect();
+            facts.attributes().skip(1).map(|(name, value)| format!("{name}={value}")).collect();
         (!taken.is_empty()).then(|| taken.join(" "))
     }
 

@@ -167,7 +167,7 @@ fn refused_by(replay: &Replay, event: &Event<'_>) -> Option<(String, String)> {
     match replay.step(event) {
         Ok(step) => {
             let answer = step.answer.as_ref().filter(|answer| !answer.allowed())?;
-            Some(by(answer.rules().rule(answer.speaker()?.rule)))
+            Some(by(answer.rules().rule(answer.binding_limit()?.rule)))
         }
         Err(EventError::Cost(error)) => {
             replay.rules().rules().iter().find(|rule| rule.label() == error.rule).map(by)

@@ -133,6 +133,27 @@ async fn what_is_wrong_with_a_limit_in_the_body_is_said_with_its_field() {
 }
 
 #[tokio::test]
+async fn a_limit_in_the_body_has_the_failure_policy_that_the_body_says() {
+    let store = RedisStore::builder("redis://127.0.0.1:1").connect().await.unwrap();
+    let served = Served::over(RULES, AnyStore::from(store));
+    let body = |policy: &str| json!({"key": "k", "limit": "2/h", "on_store_failure": policy});
+    let (status, _, closed) = served.send("POST /v1/check", body("closed")).await;
+    assert_eq!((status, &closed["degraded"]["policy"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("closed")));
+    for allowed in [true, true, false] {
+        let (_, _, local) = served.send("POST /v1/check", body("local")).await;
+        assert_eq!((&local["degraded"]["policy"], &local["allowed"]), (&json!("local"), &json!(allowed)));
+    }
+    let (_, _, open) = served.send("POST /v1/check", body("open")).await;
+    assert_eq!((&open["degraded"]["policy"], &open["allowed"]), (&json!("open"), &json!(true)));
+    let (status, _, problem) = served.send("POST /v1/check", body("shut")).await;
+    assert_eq!((status, &problem["path"]), (StatusCode::BAD_REQUEST, &json!("on_store_failure")));
+    let exact = json!({"key": "k", "limit": "2/h", "consistency": "sometimes"});
+    assert_eq!(served.send("POST /v1/check", exact).await.2["path"], "consistency");
+    let stray = json!({"on_store_failure": "closed"});
+    assert_eq!(served.send("POST /v1/check", stray).await.2["path"], "key");
+}
+
+#[tokio::test]
 async fn a_closed_rule_without_its_store_is_503_with_retry_after() {
     let store = RedisStore::builder("redis://127.0.0.1:1").connect().await.unwrap();
     let rules = "rules: [{ name: strict, key: global, limit: 5/s, on_store_failure: closed }]";
