@@ -1,4 +1,4 @@
-//! Whoever decides whether a caller may pass, and tollgate's ways to do it.
+//! The contenders: tollgate's ways to decide whether a caller may pass.
 
 use std::fmt;
 use std::future::Future;
@@ -7,9 +7,11 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tollgate::core::algorithm::Demand;
-use tollgate::core::{Draft, Enforcement, Space, Verdicts};
-use tollgate::{AnyStore, Descriptor, Gate, Hit, Limit, Limiter, MemoryStore, Micros, RuleSet, Store};
+use tollgate::core::{Draft, Enforcement};
+use tollgate::{
+    AnyStore, Call, Descriptor, Gate, Limit, Limiter, MemoryStore, Op, Rule, RuleSet, Store, Tier, Tiers,
+    key_seeds,
+};
 
 /// Decides about callers, one token each.
 pub trait Contender: fmt::Debug + Sync {
@@ -110,34 +112,28 @@ impl Quota {
     }
 }
 
-/// `Store::charge` with one hit.
+/// `Store::run_now` with one row, whose key is hashed for each decision.
 #[derive(Debug)]
-pub struct Charge {
+pub struct Row {
     store: MemoryStore,
-    space: Space,
-    limit: Limit,
+    rules: RuleSet,
 }
 
-impl Charge {
+impl Row {
     /// An empty store and this quota.
     pub fn new(quota: Quota) -> Self {
-        let limit = quota.limit();
-        Charge { store: MemoryStore::new(), space: Space::ad_hoc(&limit), limit }
+        Row { store: MemoryStore::new(), rules: RuleSet::of(Rule::ad_hoc(quota.limit())) }
     }
 }
 
-impl Contender for Charge {
+impl Contender for Row {
     #[inline]
     fn decide(&self, caller: &Caller) -> bool {
-        let hit = Hit {
-            key: self.space.named(caller.name()),
-            limit: &self.limit,
-            demand: Demand { cost: 1, patience: Micros::MAX },
-            enforcement: Enforcement::Enforce,
-        };
-        let mut verdicts = Verdicts::new();
-        now(self.store.charge(&[hit], &mut verdicts)).expect("memory answers");
-        verdicts[0].allowed
+        let request = Rule::naming(caller.name().as_str());
+        let hash = key_seeds().hash(self.rules.rule(0).key(&request));
+        let mut tiers = Tiers::from_iter([Tier::new(0, Enforcement::Enforce, 1, hash)]);
+        let at = self.store.run_now(&mut Call::new(Op::Charge, &self.rules, &request, &mut tiers));
+        at.is_some() && tiers[0].verdict().allowed
     }
 
     fn bytes(&self) -> Option<usize> {
@@ -159,7 +155,7 @@ impl Allow {
 impl Contender for Allow {
     #[inline]
     fn decide(&self, caller: &Caller) -> bool {
-        now(self.0.allow(caller.name())).expect("memory answers").allowed
+        now(self.0.allow(caller.name())).allowed()
     }
 
     fn bytes(&self) -> Option<usize> {
@@ -199,7 +195,7 @@ impl Contender for Check {
     #[inline]
     fn decide(&self, caller: &Caller) -> bool {
         let request = caller.request();
-        now(self.0.check(&request, 1)).allowed()
+        now(self.0.check(&request)).allowed()
     }
 
     fn bytes(&self) -> Option<usize> {

@@ -8,9 +8,9 @@ use std::env;
 use std::hint::black_box;
 use std::process::Command;
 
-use tollgate::Micros;
+use tollgate::{Tiers, key_seeds};
 
-use crate::contender::{Caller, Charge, Check, Contender, Quota};
+use crate::contender::{Caller, Check, Contender, Quota, Row};
 use crate::mixed;
 
 const SCENARIO: &str = "TOLLGATE_BENCH_SCENARIO";
@@ -18,16 +18,16 @@ const DECISIONS: &str = "TOLLGATE_BENCH_DECISIONS";
 
 /// What this crate can run: [`run`] knows these names.
 pub const SCENARIOS: [&str; 10] = [
-    "store/charge/allowed",
-    "store/charge/refused",
+    "store/run_now/allowed",
+    "store/run_now/refused",
     "limiter/describe",
     "limiter/check/1_tier",
     "limiter/check/4_tiers",
     "limiter/check/4_tiers/refused",
     "rules/matching/10",
     "rules/matching/10000",
-    "rules/ruling/10",
-    "rules/ruling/10000",
+    "rules/tiers/10",
+    "rules/tiers/10000",
 ];
 
 /// What this process shall run, and how often, if it was started to be counted.
@@ -43,8 +43,8 @@ pub fn requested() -> Option<(String, u64)> {
 /// On a name that is not one of [`SCENARIOS`].
 pub fn run(scenario: &str, decisions: u64) {
     match scenario {
-        "store/charge/allowed" => decide(&Charge::new(Quota::ENDLESS), decisions),
-        "store/charge/refused" => decide(&Charge::new(Quota::SPENT), decisions),
+        "store/run_now/allowed" => decide(&Row::new(Quota::ENDLESS), decisions),
+        "store/run_now/refused" => decide(&Row::new(Quota::SPENT), decisions),
         "limiter/describe" => {
             let caller = Caller::new(42);
             repeat(decisions, || caller.request());
@@ -54,8 +54,8 @@ pub fn run(scenario: &str, decisions: u64) {
         "limiter/check/4_tiers/refused" => decide(&Check::four_tiers(Quota::SPENT), decisions),
         "rules/matching/10" => matching(10, decisions),
         "rules/matching/10000" => matching(10_000, decisions),
-        "rules/ruling/10" => ruling(10, decisions),
-        "rules/ruling/10000" => ruling(10_000, decisions),
+        "rules/tiers/10" => tiers(10, decisions),
+        "rules/tiers/10000" => tiers(10_000, decisions),
         unknown => panic!("there is no scenario `{unknown}`"),
     }
 }
@@ -71,10 +71,12 @@ fn matching(rules: usize, decisions: u64) {
     repeat(decisions, || rules.matching(black_box(&request)));
 }
 
-fn ruling(rules: usize, decisions: u64) {
+fn tiers(rules: usize, decisions: u64) {
     let (rules, request) = (mixed::rules(rules), mixed::request());
     repeat(decisions, || {
-        black_box(rules.ruling(black_box(&request), 1, Micros::MAX));
+        let mut tiers = Tiers::new();
+        black_box(rules.tiers(black_box(&request), 1, key_seeds(), &mut tiers));
+        tiers.len()
     });
 }
 

@@ -1,12 +1,12 @@
 //! Who takes part.
 
-use tollgate_bench::contender::{Allow, Caller, Charge, Check, Quota};
+use tollgate_bench::contender::{Allow, Caller, Check, Quota, Row};
 use tollgate_bench::peers::{Governor, MutexMap, Nothing, OneCell, Table};
 
 use crate::measure::Drive;
 use crate::workload::{Keys, Scenario};
 
-pub(crate) const CHARGE: &str = "tollgate Store::charge";
+pub(crate) const ROW: &str = "tollgate Store::run_now, 1 row";
 pub(crate) const ONE_TIER: &str = "tollgate check, 1 tier";
 pub(crate) const FOUR_TIERS: &str = "tollgate check, 4 tiers";
 pub(crate) const GOVERNOR: &str = "governor 0.10.4 keyed";
@@ -30,7 +30,7 @@ pub(crate) struct Runner {
 
 /// Everybody, in the order of the table.
 pub(crate) const LANES: [Lane; 9] = [
-    Lane { name: CHARGE, keyed: true, make: |quota| Box::new(Charge::new(quota)) },
+    Lane { name: ROW, keyed: true, make: |quota| Box::new(Row::new(quota)) },
     Lane { name: "tollgate Gate::allow", keyed: true, make: |quota| Box::new(Allow::new(quota)) },
     Lane { name: ONE_TIER, keyed: true, make: |quota| Box::new(Check::one_tier(quota)) },
     Lane { name: FOUR_TIERS, keyed: true, make: |quota| Box::new(Check::four_tiers(quota)) },

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use crate::lanes::{CHARGE, FOUR_TIERS, GOVERNOR, ONE_TIER};
+use crate::lanes::{FOUR_TIERS, GOVERNOR, ONE_TIER, ROW};
 use crate::measure::{Cell, Figures};
 use crate::memory::Memory;
 use crate::workload::{COLUMNS, Column, Scenario};
@@ -77,12 +77,12 @@ fn reach(figures: &Figures, memory: &[Memory]) -> String {
     };
     for (scenario, least) in [(Scenario::Uniform, 2.5), (Scenario::Hot, 1.5)] {
         let column = Column { scenario, threads: 2 };
-        if let Some(ratio) = figures.ratio(CHARGE, GOVERNOR, column) {
-            let what = format!("{CHARGE} on {column}, times governor's throughput");
+        if let Some(ratio) = figures.ratio(ROW, GOVERNOR, column) {
+            let what = format!("{ROW} on {column}, times governor's throughput");
             line(&what, ratio, &format!("at least {least}"), ratio >= least);
         }
     }
-    if let Some(memory) = memory.iter().find(|memory| memory.lane == CHARGE) {
+    if let Some(memory) = memory.iter().find(|memory| memory.lane == ROW) {
         let bytes = memory.median();
         line("RSS bytes per token bucket at 1M keys", bytes, "at most 48", bytes <= 48.0);
     }

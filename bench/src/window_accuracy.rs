@@ -280,7 +280,7 @@ impl Source {
 /// Asks a bucket for one token and takes it if it is there.
 fn decide(limit: &Limit, state: &mut Option<State>, at: i64) -> bool {
     let mut bucket = Bucket::open(limit, state.take(), Timestamp::from_micros(at), Window::Own);
-    let allowed = bucket.ask(Demand { cost: 1, patience: Micros::MAX }).allowed();
+    let allowed = bucket.ask(Demand { cost: 1, max_wait: Micros::MAX }).allowed();
     if allowed {
         bucket.take(1);
     }

@@ -14,7 +14,7 @@ fuzz_target!(|input: (&str, u32, u32)| {
     let mut now = 0_i64;
     for cost in [1, u64::from(cost), limit.capacity(), limit.capacity() + 1] {
         let mut bucket = Bucket::open(&limit, state.take(), Timestamp::from_micros(now), Window::Own);
-        let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
+        let answer = bucket.ask(Demand { cost, max_wait: Micros::MAX });
         if answer.allowed() {
             bucket.take(cost);
         }

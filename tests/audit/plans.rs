@@ -37,12 +37,12 @@ on_both! {
         let plans = Plans::from_database(fresh.database.clone(), patient);
         let limiter = limiter(&plans);
         for (id, limit) in [("42", 500), ("a'b", 500), ("43", 50), ("", 50), ("a\0b", 50)] {
-            assert_eq!(limiter.check(&user(id), 1).await.limit(), Some(limit), "{id:?}");
+            assert_eq!(limiter.check(&user(id)).await.limit(), Some(limit), "{id:?}");
         }
-        let named = limiter.check(&user("42").with("plan", "free"), 1).await;
+        let named = limiter.check(&user("42").with("plan", "free")).await;
         assert_eq!((named.limit(), named.plan()), (Some(50), None));
         for _ in 0..100 {
-            limiter.check(&user("42"), 1).await;
+            limiter.check(&user("42")).await;
         }
         assert_eq!(plans.stats().look_ups, 5);
     }
@@ -61,7 +61,7 @@ async fn while_the_database_hangs_nobody_waits_beyond_the_deadline_and_nobody_is
     let limiter = limiter(&plans);
 
     let frozen = Frozen::freeze(&fresh).await;
-    let unknown = limiter.check(&user("7"), 1).await;
+    let unknown = limiter.check(&user("7")).await;
     assert_eq!((unknown.limit(), unknown.plan()), (Some(50), Some("free")));
     assert_eq!((plans.stats().late, plans.stats().look_ups), (1, 1));
     drop(frozen);
@@ -69,6 +69,6 @@ async fn while_the_database_hangs_nobody_waits_beyond_the_deadline_and_nobody_is
     let found = || async { &*plans.plan("7").await == "pro" };
     crate::recorded::until(|| "the late answer is there".to_owned(), found).await;
     let frozen = Frozen::freeze(&fresh).await;
-    assert_eq!(limiter.check(&user("7"), 1).await.limit(), Some(500), "the stale value");
+    assert_eq!(limiter.check(&user("7")).await.limit(), Some(500), "the stale value");
     drop(frozen);
 }

@@ -58,7 +58,7 @@ impl Recorded {
 
     /// Checks, and proves that the decision waits for nothing: it is there at the first poll.
     pub(crate) fn check(&self, request: &Descriptor<'_>) -> bool {
-        let check = pin!(self.limiter.check(request, 1));
+        let check = pin!(self.limiter.check(request));
         match check.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => answer.allowed(),
             Poll::Pending => panic!("a decision waits for the record of a violation"),

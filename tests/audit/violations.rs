@@ -62,14 +62,14 @@ on_both! {
         let violations = Violations::with_room(100);
         let limiter = Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store);
         let limiter = limiter.with_violations(violations.clone());
-        assert!(limiter.check(&Descriptor::new(), 5).await.allowed());
+        assert!(limiter.request(&Descriptor::new()).cost(5).check().await.allowed());
         let addresses = ["203.0.113.7", "2001:db8::1", "unix", "10.0.0.0/8", "fe80::1%eth0", ""];
         let second = Micros::new(1_000_000);
         clock.advance(Micros::new(1_500_000));
         for address in addresses {
             clock.advance(second); // one row each
             clock.advance(Micros::new(1)); // and no whole number of tokens
-            assert!(!limiter.check(&Descriptor::new().with("ip", address), 100).await.allowed());
+            assert!(!limiter.request(&Descriptor::new().with("ip", address)).cost(100).check().await.allowed());
         }
         for log in [ViolationLog::new(fresh.database.clone()), hashed(&fresh)] {
             let options = WriterOptions { clock: clock.clone(), ..WriterOptions::default() };
@@ -83,7 +83,7 @@ on_both! {
             // Once more, to be written as hashes.
             for address in addresses {
                 clock.advance(second);
-                assert!(!limiter.check(&Descriptor::new().with("ip", address), 100).await.allowed());
+                assert!(!limiter.request(&Descriptor::new().with("ip", address)).cost(100).check().await.allowed());
             }
         }
         let found = ViolationLog::new(fresh.database.clone()).find(&all()).await.unwrap().violations;

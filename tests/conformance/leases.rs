@@ -5,10 +5,11 @@ use std::time::Duration;
 use tollgate::core::algorithm::{Answer, Demand, State, Window};
 use tollgate::core::lease::{Call, LeasedBucket, Ledger, Loan, MOST_HOLDERS, NodeId, Written};
 use tollgate::core::limit::{Algorithm, AlgorithmName, Calendar, CalendarUnit, Opening, Phase, Ticks};
-use tollgate::core::{Enforcement, Hit, Mark, Space, Verdict, Verdicts};
-use tollgate::{Clock, Limit, Micros, RedisStore, Store as _, Timestamp};
+use tollgate::core::{Mark, Verdict};
+use tollgate::{Clock, Limit, Micros, Op, RedisStore, Timestamp};
 use tollgate_tests::random::Random;
 use tollgate_tests::redis_server::RedisServer;
+use tollgate_tests::rows::OneBucket;
 use tollgate_tests::trace::cases;
 
 const TRACES: u32 = 250;
@@ -21,6 +22,17 @@ struct Book {
 }
 
 impl Book {
+    fn of(bucket: &OneBucket) -> Self {
+        let limit = bucket.rule().limit().expect("a rule with a limit");
+        let window = match limit.algorithm() {
+            Algorithm::FixedWindow { phase: Phase::Spread, window, .. } => {
+                Window::Spread(bucket.rule().key(bucket.request()).spread(*window))
+            }
+            _ => Window::Own,
+        };
+        Book { window, kept: None }
+    }
+
     fn open<'l>(&self, limit: &'l Limit, now: Timestamp) -> LeasedBucket<'l> {
         let (state, ledger) = match self.kept.clone() {
             Some((state, ledger)) => (Some(state), ledger),
@@ -35,17 +47,18 @@ impl Book {
         }
     }
 
-    fn charge(&mut self, limit: &Limit, cost: u64, now: Timestamp) -> Verdict {
+    fn charge(&mut self, limit: &Limit, cost: u64, now: Timestamp) -> (Verdict, Mark) {
         let mut bucket = self.open(limit, now);
-        let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
+        let answer = bucket.ask(Demand { cost, max_wait: Micros::MAX });
         if answer.allowed() {
             bucket.take(cost);
         }
-        let verdict = bucket.verdict(answer);
+        let verdict = bucket.verdict(answer).resolved(Some(limit));
+        let mark = bucket.mark(cost);
         if cost > 0 {
             self.write(bucket.written());
         }
-        verdict
+        (verdict, mark)
     }
 
     fn refund(&mut self, limit: &Limit, cost: u64, now: Timestamp) -> Verdict {
@@ -54,7 +67,7 @@ impl Book {
         if refunds {
             bucket.refund(cost);
         }
-        let verdict = bucket.verdict(Answer::Pass { delay: Micros::ZERO });
+        let verdict = bucket.verdict(Answer::Pass { delay: Micros::ZERO }).resolved(Some(limit));
         if refunds {
             self.write(bucket.written());
         }
@@ -64,7 +77,7 @@ impl Book {
     fn undo(&mut self, limit: &Limit, cost: u64, mark: Mark, now: Timestamp) -> Verdict {
         let mut bucket = self.open(limit, now);
         let undone = self.kept.is_some() && bucket.undo(cost, mark);
-        let verdict = bucket.verdict(Answer::Pass { delay: Micros::ZERO });
+        let verdict = bucket.verdict(Answer::Pass { delay: Micros::ZERO }).resolved(Some(limit));
         if undone {
             self.write(bucket.written());
         }
@@ -78,6 +91,11 @@ impl Book {
         self.write(bucket.written());
         Some((loan, verdict))
     }
+}
+
+/// A loan with the verdict in full: when more tokens arrive, rather than what that is computed from.
+fn resolved(limit: &Limit, loan: Option<(Loan, Verdict)>) -> Option<(Loan, Verdict)> {
+    loan.map(|(loan, verdict)| (loan, verdict.resolved(Some(limit))))
 }
 
 /// The same limit with other numbers, as after a change of its rule.
@@ -155,27 +173,17 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
     // Nodes that have not heard of a change yet go on with the old limit.
     let limits = [changed(&first, &mut random), first];
     let changes = random.choose(&[0, 0, 100, 400]);
-    let mut limit = &limits[1];
-    let space = Space::ad_hoc(limit);
     let name = format!("trace {seed}");
-    let hit = |limit, cost| Hit {
-        key: space.named(&name),
-        limit,
-        demand: Demand { cost, patience: Micros::MAX },
-        enforcement: Enforcement::Enforce,
-    };
-    let window = match limit.algorithm() {
-        Algorithm::FixedWindow { phase: Phase::Spread, window, .. } => {
-            Window::Spread(hit(limit, 0).key.spread(*window))
-        }
-        _ => Window::Own,
-    };
-    let mut book = Book { window, kept: None };
+    let buckets = limits.each_ref().map(|limit| OneBucket::new(limit, &name));
+    // A changed limit of the same identity has the same bucket; a counter of another window has a bucket of its own.
+    let same = limits[0].identity() == limits[1].identity();
+    let mut books = buckets.each_ref().map(Book::of);
+    let mut which = 1;
     let mut now = 1_700_000_000_000_000 + random.between(0, 86_400_000_000);
     let mut sequence = 0;
     // Where charges stand that may be undone: those of a log on a lease, at some instant or later.
     let mut marks: Vec<Mark> = Vec::new();
-    let is_log = limit.algorithm_name() == AlgorithmName::SlidingWindowLog;
+    let is_log = limits[1].algorithm_name() == AlgorithmName::SlidingWindowLog;
     for step in 0..STEPS {
         now += match random.next() % 40 {
             0 => -random.choose(&[1, 400_000, 1_000_000, 1_000_001, 7_000_000]),
@@ -186,11 +194,16 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
         let at = Timestamp::from_micros(now);
         clock.set(at);
         if random.permille(changes) {
-            limit = &limits[random.below(2)];
+            which = random.below(2);
         }
+        let (limit, bucket) = (&limits[which], &buckets[which]);
+        let book = &mut books[if same { 0 } else { which }];
         let cost = random.between(0, limit.capacity().min(20).cast_signed() + 2).unsigned_abs();
         let context = format!("{limit}, LEASE_SEED={seed}, step {step}");
-        let mut verdicts = Verdicts::new();
+        let run = async |op, cost| {
+            let row = bucket.run(store, op, cost).await.unwrap_or_else(|error| panic!("{context}: {error}"));
+            (row.verdict().resolved(Some(limit)), row.mark)
+        };
         match random.next() % 11 {
             0..=5 => {
                 sequence += 1;
@@ -204,58 +217,48 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) {
                     want: random.choose(&[0, 1, 5, 50, 100_000]),
                     term: random.choose(&[Micros::new(500_000), Micros::new(50_000)]),
                 };
-                let expected = book.lend(limit, &call, at);
+                let expected = resolved(limit, book.lend(limit, &call, at));
                 let answer = store
-                    .lend(&hit(limit, call.least), &call)
+                    .lend(bucket.rule(), bucket.request(), &call)
                     .await
                     .unwrap_or_else(|error| panic!("{context} {call:?}: {error}"));
-                assert_eq!(answer, expected, "{context} {call:?}");
+                assert_eq!(resolved(limit, answer), expected, "{context} {call:?}");
             }
             6 | 7 => {
-                store
-                    .charge(&[hit(limit, cost)], &mut verdicts)
-                    .await
-                    .unwrap_or_else(|error| panic!("{context}: {error}"));
-                assert_eq!(verdicts[0], book.charge(limit, cost, at), "charge of {cost}, {context}");
-                marks.extend((verdicts[0].allowed && cost > 0).then_some(verdicts[0].mark));
+                let (verdict, mark) = run(Op::Charge, cost).await;
+                let (expected, expected_mark) = book.charge(limit, cost, at);
+                assert_eq!(verdict, expected, "charge of {cost}, {context}");
+                if verdict.allowed && cost > 0 {
+                    assert_eq!(mark, expected_mark, "charge of {cost}, {context}");
+                    marks.push(mark);
+                }
                 let since = Mark::since(Timestamp::from_micros(now - random.between(0, 600_000)));
                 marks.extend(is_log.then_some(since));
             }
             10 if !marks.is_empty() => {
                 let mark = marks[random.below(marks.len())];
-                let charged = [Verdict { mark, ..Verdict::open(limit.capacity()) }];
-                store
-                    .undo(&[hit(limit, cost)], &charged, &mut verdicts)
-                    .await
-                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                let undone = bucket.undo(store, cost, mark).await;
+                let undone = undone.unwrap_or_else(|error| panic!("{context}: {error}"));
                 assert_eq!(
-                    verdicts[0],
+                    undone.verdict().resolved(Some(limit)),
                     book.undo(limit, cost, mark, at),
                     "undo of {cost} by {mark:?}, {context}"
                 );
             }
             8 => {
-                store
-                    .refund(&[hit(limit, cost)], &mut verdicts)
-                    .await
-                    .unwrap_or_else(|error| panic!("{context}: {error}"));
-                assert_eq!(verdicts[0], book.refund(limit, cost, at), "refund of {cost}, {context}");
+                let (verdict, _) = run(Op::Refund, cost).await;
+                assert_eq!(verdict, book.refund(limit, cost, at), "refund of {cost}, {context}");
             }
             _ if random.permille(300) => {
-                store
-                    .reset(&[hit(limit, 0)], &mut verdicts)
-                    .await
-                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                run(Op::Reset, 0).await;
                 book.kept = book.open(limit, at).reset(at);
             }
             _ => {
-                store
-                    .peek(&[hit(limit, cost)], &mut verdicts)
-                    .await
-                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                let (verdict, _) = run(Op::Peek, cost).await;
                 let bucket = book.open(limit, at);
-                let answer = bucket.ask(Demand { cost, patience: Micros::MAX });
-                assert_eq!(verdicts[0], bucket.verdict(answer), "peek at {cost}, {context}");
+                let answer = bucket.ask(Demand { cost, max_wait: Micros::MAX });
+                let expected = bucket.verdict(answer).resolved(Some(limit));
+                assert_eq!(verdict, expected, "peek at {cost}, {context}");
             }
         }
     }
@@ -275,16 +278,15 @@ async fn one_holder_too_many_is_neither_lent_to_nor_refused() {
         Limit::sliding_window_log(500, second),
     ] {
         let limit = limit.expect("in range");
-        let space = Space::ad_hoc(&limit);
-        let demand = Demand { cost: 1, patience: Micros::MAX };
-        let hit = Hit { key: space.named("crowd"), limit: &limit, demand, enforcement: Enforcement::Enforce };
-        let mut book = Book { window: Window::Own, kept: None };
+        let bucket = OneBucket::new(&limit, "crowd");
+        let mut book = Book::of(&bucket);
         for node in 0..=MOST_HOLDERS as u64 {
             let term = Micros::new(500_000);
             let call =
                 Call { node: NodeId(node), sequence: 1, left: 0, returned: 0, least: 1, want: 1, term };
-            let answer = store.lend(&hit, &call).await.expect("an answer");
-            assert_eq!(answer, book.lend(&limit, &call, clock.now()), "{limit}");
+            let answer = store.lend(bucket.rule(), bucket.request(), &call).await.expect("an answer");
+            let expected = book.lend(&limit, &call, clock.now());
+            assert_eq!(resolved(&limit, answer), resolved(&limit, expected), "{limit}");
             let (loan, verdict) = answer.expect("in order");
             assert_eq!(
                 (loan.granted, verdict.allowed),
@@ -303,17 +305,13 @@ async fn a_key_does_not_expire_before_what_was_lent_under_a_larger_limit_is_earn
     let pairs = [["10/s burst 1000", "10/s burst 5"], ["10 every 1s burst 1000", "10 every 1s burst 10"]];
     for (number, texts) in pairs.into_iter().enumerate() {
         let [large, small] = texts.map(|text| text.parse::<Limit>().expect("a limit"));
-        let (space, name) = (Space::ad_hoc(&large), format!("key {number}"));
-        let hit = |limit| {
-            let demand = Demand { cost: 1, patience: Micros::MAX };
-            Hit { key: space.named(&name), limit, demand, enforcement: Enforcement::Enforce }
-        };
+        let name = format!("key {number}");
+        let [large, small] = [large, small].map(|limit| OneBucket::new(&limit, &name));
         let term = Micros::new(60_000_000);
         let call = Call { node: NodeId(1), sequence: 1, left: 0, returned: 0, least: 400, want: 400, term };
-        store.lend(&hit(&large), &call).await.expect("an answer").expect("in order");
-        let mut verdicts = Verdicts::new();
-        store.refund(&[hit(&small)], &mut verdicts).await.expect("an answer");
-        let key = String::from_utf8(store.key(&hit(&large))).expect("text");
+        store.lend(large.rule(), large.request(), &call).await.expect("an answer").expect("in order");
+        small.run(&store, Op::Refund, 1).await.expect("an answer");
+        let key = String::from_utf8(store.key(large.rule(), large.request())).expect("text");
         let ttl = server.command(&["PTTL", &key]).await;
         let ttl: i64 = redis::from_redis_value(ttl).expect("a number");
         // The lease ends within 60 s and 400 tokens take 40 s more.

@@ -26,7 +26,7 @@ fn memory() -> (MemoryStore, Clock) {
 
 /// What is as good as new may be forgotten: while the clock only goes forward, nobody can tell.
 fn forgetful() -> (MemoryStore, Clock) {
-    let clock = Clock::manual_and_forgetful(Timestamp::from_micros(0));
+    let clock = Clock::manual_with_eviction(Timestamp::from_micros(0));
     (MemoryStore::with(clock.clone(), Bounds { buckets: 40, bytes: 1 << 20 }), clock)
 }
 

@@ -8,7 +8,7 @@ use proptest::test_runner::TestRunner;
 use tokio::runtime::Runtime;
 use tollgate::{
     AnyStore, Clock, Descriptor, Limiter, MemoryStore, Micros, RedisStore, ReserveError, SettleError,
-    Settled, StoreError, Timestamp, Verdict, rules,
+    Settled, StoreError, Tier, Timestamp, Verdict, rules,
 };
 use tollgate_tests::poll;
 use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
@@ -46,7 +46,7 @@ async fn node(url: &str) -> Limiter {
 }
 
 async fn remaining(limiter: &Limiter) -> Option<u64> {
-    limiter.peek(&user(), 0).await.remaining()
+    limiter.request(&user()).cost(0).peek().await.remaining()
 }
 
 /// One of several: wait, take, reserve, or settle with some of what was reserved or more.
@@ -75,9 +75,11 @@ async fn walk(limiter: &Limiter, clock: &Clock, steps: &[Step]) -> Vec<(Vec<Verd
         let mut settled = None;
         match step {
             Step::Wait(wait) => clock.advance(Micros::new(*wait)),
-            Step::Take(cost) => drop(limiter.check(&user(), *cost).await),
+            Step::Take(cost) => drop(limiter.request(&user()).cost(*cost).check().await),
             Step::Reserve(cost) => {
-                open.extend(limiter.reserve(&user(), *cost, DAY).await.expect("kept").reservation);
+                open.extend(
+                    limiter.request(&user()).cost(*cost).reserve(DAY).await.expect("kept").reservation,
+                );
             }
             Step::Settle(actual) => {
                 if let Some(id) = open.pop() {
@@ -85,8 +87,9 @@ async fn walk(limiter: &Limiter, clock: &Clock, steps: &[Step]) -> Vec<(Vec<Verd
                 }
             }
         }
-        let answer = limiter.peek(&user(), 1).await;
-        seen.push((answer.tiers().iter().map(|tier| tier.verdict).collect(), settled));
+        let answer = limiter.request(&user()).peek().await;
+        let verdict = |tier: &Tier| tier.verdict().resolved(answer.rules().rule(tier.rule).limit());
+        seen.push((answer.tiers().iter().map(verdict).collect(), settled));
     }
     seen
 }
@@ -123,8 +126,15 @@ async fn of_many_who_settle_at_once_on_two_nodes_one_is_the_first() {
     let server = RedisServer::start().await;
     let nodes = [Arc::new(node(&server.url()).await), Arc::new(node(&server.url()).await)];
     for round in 0..10 {
-        nodes[0].reset(&user()).await.expect("Redis answers");
-        let id = nodes[0].reserve(&user(), 300, DAY).await.expect("kept").reservation.expect("charged");
+        nodes[0].request(&user()).reset().await.expect("Redis answers");
+        let id = nodes[0]
+            .request(&user())
+            .cost(300)
+            .reserve(DAY)
+            .await
+            .expect("kept")
+            .reservation
+            .expect("charged");
         let settle = |number: u64| {
             let node = Arc::clone(&nodes[usize::from(number.is_multiple_of(2))]);
             tokio::spawn(async move { node.settle(id, 10 * number).await.expect("settled") })
@@ -147,14 +157,16 @@ async fn of_many_who_settle_at_once_on_two_nodes_one_is_the_first() {
 async fn every_note_has_an_end_and_then_the_reservation_is_spent() {
     let server = RedisServer::start().await;
     let node = node(&server.url()).await;
-    let settled = node.reserve(&user(), 100, DAY).await.expect("kept").reservation.expect("charged");
+    let settled =
+        node.request(&user()).cost(100).reserve(DAY).await.expect("kept").reservation.expect("charged");
     assert_eq!(node.settle(settled, 2_000).await.expect("settled").unpaid, 1_000);
-    node.reset(&user()).await.expect("Redis answers");
+    node.request(&user()).reset().await.expect("Redis answers");
     let short = Micros::new(20_000);
-    let id = node.reserve(&user(), 100, short).await.expect("kept").reservation.expect("charged");
+    let id =
+        node.request(&user()).cost(100).reserve(short).await.expect("kept").reservation.expect("charged");
     for (key, _) in server.contents().await {
         let left = text(&server.command(&["PTTL", &key]).await);
-        assert_ne!(left, "-1", "{key} stays for ever");
+        assert_ne!(left, "-1", "{key} never expires");
     }
     let key = format!("tg:reserved:{id}");
     poll::until("the note to be over", async || {
@@ -170,12 +182,13 @@ async fn in_a_cluster_another_node_settles_wherever_the_note_lies() {
     let cluster = RedisCluster::start(Replicas::None).await;
     let (here, there) = (node(&cluster.url()).await, node(&cluster.url()).await);
     for _ in 0..30 {
-        let id = here.reserve(&user(), 30, DAY).await.expect("kept").reservation.expect("charged");
+        let id =
+            here.request(&user()).cost(30).reserve(DAY).await.expect("kept").reservation.expect("charged");
         assert_eq!(there.settle(id, 10).await.expect("settled").refunded, 20);
         assert!(here.settle(id, 0).await.expect("settled").already_settled);
     }
     assert_eq!(remaining(&there).await, Some(700));
-    let id = here.reserve(&user(), 30, DAY).await.expect("kept").reservation.expect("charged");
+    let id = here.request(&user()).cost(30).reserve(DAY).await.expect("kept").reservation.expect("charged");
     let first = there.settle(id, 900).await.expect("settled");
     assert_eq!((first.charged, first.unpaid), (670, 200));
     assert_eq!(here.settle(id, 0).await.expect("settled"), Settled { already_settled: true, ..first });
@@ -198,12 +211,12 @@ async fn a_note_that_redis_does_not_take_leaves_nothing_charged() {
     }
     let url = |name: &str| server.url().replace("redis://", &format!("redis://{name}:secret@"));
     let whole = node(&url("whole")).await;
-    let id = whole.reserve(&user(), 100, DAY).await.expect("kept").reservation.expect("charged");
+    let id = whole.request(&user()).cost(100).reserve(DAY).await.expect("kept").reservation.expect("charged");
     whole.settle(id, 40).await.expect("settled");
     assert_eq!(remaining(&whole).await, Some(960));
 
     let buckets = node(&url("buckets")).await;
-    let unkept = buckets.reserve(&user(), 100, DAY).await.expect_err("not kept");
+    let unkept = buckets.request(&user()).cost(100).reserve(DAY).await.expect_err("not kept");
     assert_eq!(unkept, ReserveError::Unkept(StoreError::Rejected { code: "NOPERM" }));
     assert_eq!(remaining(&whole).await, Some(960));
 }

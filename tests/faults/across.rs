@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
+use tollgate::core::RuleIndex;
 use tollgate::core::rule::FailurePolicy;
-use tollgate::{Descriptor, Limiter, Micros, Outcome, RedisStore, rules};
+use tollgate::{Descriptor, Limiter, RedisStore, Status, rules};
 use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
 use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
@@ -61,10 +62,9 @@ impl Two {
     }
 
     /// The node that has the bucket of a rule.
-    async fn primary_of(&self, rule: usize, request: &Descriptor<'_>) -> usize {
+    async fn primary_of(&self, rule: RuleIndex, request: &Descriptor<'_>) -> usize {
         let rules = self.limiter.rules();
-        let limited = rules.limited(request, 1, Micros::MAX);
-        let key = String::from_utf8(self.limiter.store().key(&limited.hits[rule])).unwrap();
+        let key = String::from_utf8(self.limiter.store().key(rules.rule(rule), request)).unwrap();
         let slot = self.cluster.nodes[0].server.command(&["CLUSTER", "KEYSLOT", &key]).await;
         self.cluster.primary_of(redis::from_redis_value(slot).unwrap())
     }
@@ -83,15 +83,15 @@ impl Two {
     /// The same with its only token spent.
     async fn spent(&self) -> String {
         let user = self.elsewhere().await;
-        assert!(self.limiter.check(&request(&user, &self.pool), 1).await.allowed());
+        assert!(self.limiter.check(&request(&user, &self.pool)).await.allowed());
         user
     }
 
     async fn left(&self) -> u64 {
         poll::until("the shared tier to be known", async || {
-            let answer = self.limiter.peek(&request("looks on", &self.pool), 1).await;
-            let tier = answer.tiers().iter().find(|tier| tier.verdict.limit == CAPACITY)?;
-            tier.instead.is_none().then_some(tier.verdict.remaining)
+            let answer = self.limiter.request(&request("looks on", &self.pool)).peek().await;
+            let tier = answer.tiers().iter().find(|tier| tier.verdict().limit == CAPACITY)?;
+            tier.instead().is_none().then_some(tier.verdict().remaining)
         })
         .await
     }
@@ -103,10 +103,10 @@ async fn a_tier_that_refuses_leaves_the_one_in_another_slot_as_it_was() {
     let user = two.spent().await;
     let before = two.left().await;
     for _ in 0..50 {
-        let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
-        assert_eq!((answer.outcome(), answer.rule()), (Outcome::Refused, Some("user")));
-        let shared = answer.tiers().iter().find(|tier| tier.verdict.limit == CAPACITY).unwrap();
-        assert_eq!(shared.verdict.remaining, before, "told as if nothing was charged");
+        let answer = two.limiter.check(&request(&user, &two.pool)).await;
+        assert_eq!((answer.status(), answer.rule()), (Status::Refused, Some("user")));
+        let shared = answer.tiers().iter().find(|tier| tier.verdict().limit == CAPACITY).unwrap();
+        assert_eq!(shared.verdict().remaining, before, "told as if nothing was charged");
     }
     assert_eq!(two.left().await, before);
     assert_eq!(two.limiter.store().stats().stranded, 0);
@@ -132,22 +132,23 @@ async fn a_request_over_three_slots_takes_one_round_trip_to_pass_and_two_to_be_r
         calls
     };
     // The first may have to load the script.
-    assert!(limiter.check(&request, 1).await.allowed());
+    assert!(limiter.check(&request).await.allowed());
     let before = calls().await;
-    assert!(limiter.check(&request, 1).await.allowed());
+    assert!(limiter.check(&request).await.allowed());
     assert_eq!(calls().await - before, 3, "each slot once");
+    // So may the first that is undone, which has a script of its own.
+    assert_eq!(limiter.check(&request).await.status(), Status::Refused);
     let before = calls().await;
-    assert_eq!(limiter.check(&request, 1).await.outcome(), Outcome::Refused);
+    assert_eq!(limiter.check(&request).await.status(), Status::Refused);
     assert_eq!(calls().await - before, 5, "each slot once, and once more those that passed");
     let before = calls().await;
-    assert_eq!(limiter.peek(&request, 1).await.outcome(), Outcome::Refused);
+    assert_eq!(limiter.request(&request).peek().await.status(), Status::Refused);
     assert_eq!(calls().await - before, 3, "nothing to undo");
 }
 
-/// The healthy part is asked twice, without what was lost the second time. What is on trial stands on its own, so the first
-/// answer to it counts.
+/// A row in shadow mode is charged independently of rows that were lost.
 #[tokio::test]
-async fn a_limit_on_trial_is_charged_once_although_a_shard_is_missed() {
+async fn a_limit_in_shadow_mode_is_charged_once_although_a_shard_is_missed() {
     const ASKED: u64 = 5;
     let two = Two::start(PATIENT, "open").await;
     let text = RULES.replace("POLICY", "open").replace("1/d burst 1 }", "1/d burst 1000 }")
@@ -156,15 +157,15 @@ async fn a_limit_on_trial_is_charged_once_although_a_shard_is_missed() {
     let user = two.elsewhere().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Blackhole).await;
     for asked in 1..=ASKED {
-        let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
+        let answer = two.limiter.check(&request(&user, &two.pool)).await;
         assert!(answer.allowed() && answer.degraded().is_some(), "{answer:?}");
-        let left: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict.remaining).collect();
+        let left: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict().remaining).collect();
         assert_eq!((left[0], left[2]), (1_000 - asked, 3_u64.saturating_sub(asked)), "{answer:?}");
     }
     two.cluster.nodes[two.shared].proxy.set(Mode::Pass).await;
     let left = poll::until("the shard", async || {
-        let answer = two.limiter.peek(&request(&user, &two.pool), 1).await;
-        let left: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict.remaining).collect();
+        let answer = two.limiter.request(&request(&user, &two.pool)).peek().await;
+        let left: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict().remaining).collect();
         answer.degraded().is_none().then_some(left)
     })
     .await;
@@ -177,14 +178,14 @@ async fn a_lost_reply_is_never_charged_twice_and_the_other_slot_is_undone() {
     let user = two.elsewhere().await;
     let before = two.left().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::DropReplies).await;
-    let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
-    assert_eq!(answer.outcome(), Outcome::Unavailable);
+    let answer = two.limiter.check(&request(&user, &two.pool)).await;
+    assert_eq!(answer.status(), Status::Unavailable);
     two.cluster.nodes[two.shared].proxy.set(Mode::Pass).await;
     let after = two.left().await;
     assert!(after == before || after == before - 1, "{after} of {before}");
     // The token of the user came back: what it was asked with did not pass.
     let asked = poll::until("the user's token", async || {
-        let answer = two.limiter.check(&request(&user, "another"), 1).await;
+        let answer = two.limiter.check(&request(&user, "another")).await;
         answer.allowed().then_some(answer.degraded().is_none())
     });
     assert!(asked.await);
@@ -196,15 +197,15 @@ async fn a_shard_that_is_gone_degrades_its_own_tier_and_the_other_still_decides(
     let user = two.elsewhere().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
     let passed = poll::until("the shard to be missed", async || {
-        let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
+        let answer = two.limiter.check(&request(&user, &two.pool)).await;
         answer.degraded().is_some().then_some(answer)
     })
     .await;
     assert!(passed.allowed());
     assert_eq!(passed.degraded().unwrap().policy, FailurePolicy::Open);
     assert_eq!((passed.rule(), passed.remaining()), (Some("user"), Some(0)), "the user's tier speaks");
-    let refused = two.limiter.check(&request(&user, &two.pool), 1).await;
-    assert_eq!((refused.outcome(), refused.rule()), (Outcome::Refused, Some("user")), "and refuses");
+    let refused = two.limiter.check(&request(&user, &two.pool)).await;
+    assert_eq!((refused.status(), refused.rule()), (Status::Refused, Some("user")), "and refuses");
 }
 
 #[tokio::test]
@@ -213,12 +214,12 @@ async fn a_closed_tier_whose_shard_is_gone_leaves_the_other_uncharged() {
     let user = two.elsewhere().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
     for _ in 0..30 {
-        let answer = two.limiter.check(&request(&user, &two.pool), 1).await;
-        assert_eq!(answer.outcome(), Outcome::Unavailable);
+        let answer = two.limiter.check(&request(&user, &two.pool)).await;
+        assert_eq!(answer.status(), Status::Unavailable);
     }
     poll::until("the user's token to be there", async || {
-        let alone = two.limiter.check(&request(&user, "a pool that is never asked for"), 1).await;
-        alone.tiers()[0].verdict.allowed.then_some(())
+        let alone = two.limiter.check(&request(&user, "a pool that is never asked for")).await;
+        alone.tiers()[0].verdict().allowed.then_some(())
     })
     .await;
 }
@@ -233,13 +234,13 @@ async fn a_share_that_refuses_while_its_shard_is_gone_gives_the_other_tier_back(
     two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
     let others = ["someone", "else"].map(|user| user.to_owned());
     for other in &others {
-        limiter.check(&request(other, &two.pool), 1).await; // the share is spent
+        limiter.check(&request(other, &two.pool)).await; // the share is spent
     }
-    let refused = limiter.check(&request(&user, &two.pool), 1).await;
-    assert_eq!((refused.outcome(), refused.rule()), (Outcome::Refused, Some("shared")));
+    let refused = limiter.check(&request(&user, &two.pool)).await;
+    assert_eq!((refused.status(), refused.rule()), (Status::Refused, Some("shared")));
     two.cluster.nodes[two.shared].proxy.set(Mode::Pass).await;
     let passed = poll::until("the shard", async || {
-        let answer = limiter.check(&request(&user, &two.pool), 1).await;
+        let answer = limiter.check(&request(&user, &two.pool)).await;
         answer.degraded().is_none().then_some(answer)
     })
     .await;
@@ -255,7 +256,7 @@ async fn whoever_gives_up_half_way_strands_nothing() {
     let mut cancelled = 0;
     for _ in 0..20 {
         let request = request(&user, &two.pool);
-        let check = two.limiter.check(&request, 1);
+        let check = two.limiter.check(&request);
         // A reply takes 30 ms. On a busy machine it may have arrived when the timeout is looked at.
         cancelled += u32::from(tokio::time::timeout(Duration::from_millis(5), check).await.is_err());
     }
@@ -276,7 +277,7 @@ async fn is_what_it_was_told_to_be() {
             writeln!(out, "asks").unwrap();
             out.flush().unwrap();
         }
-        limiter.check(&request(user, pool), 1).await;
+        limiter.check(&request(user, pool)).await;
     }
 }
 

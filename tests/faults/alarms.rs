@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use tollgate::core::algorithm::Demand;
-use tollgate::core::{Enforcement, Hit, Space};
-use tollgate::{Limit, Micros, RedisStore, Store as _};
+use tollgate::{Limit, Micros, Op, RedisStore};
 use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
+use tollgate_tests::rows::{OneBucket, Stored as _};
 
 use crate::node::{CAPACITY, Node, USUAL};
 
@@ -27,7 +26,7 @@ async fn callers_who_give_up_early_open_the_breaker_too() {
 #[tokio::test]
 async fn a_full_redis_is_an_alarm_also_while_refusals_still_work() {
     let node = Node::start().await;
-    node.gate.allow_cost("spent", CAPACITY).await.unwrap();
+    node.gate.allow_cost("spent", CAPACITY).await.stored().unwrap();
     node.server.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
     node.server.command(&["CONFIG", "SET", "maxmemory", "1mb"]).await;
     poll::until("the breaker to open", async || {
@@ -71,29 +70,20 @@ async fn every_key_lives_until_its_bucket_is_as_good_as_new_and_looking_makes_no
         Limit::sliding_window_counter(10, hour, tollgate::core::limit::Opening::First),
     ] {
         let limit = limit.unwrap();
-        let space = Space::ad_hoc(&limit);
-        let hit = |cost| Hit {
-            key: space.named("a"),
-            limit: &limit,
-            demand: Demand { cost, patience: Micros::MAX },
-            enforcement: Enforcement::Enforce,
-        };
-        let mut verdicts = tollgate::core::Verdicts::new();
-        store.peek(&[hit(1)], &mut verdicts).await.unwrap();
-        store.charge(&[hit(11)], &mut verdicts).await.unwrap();
-        store.refund(&[hit(1)], &mut verdicts).await.unwrap();
-        store.charge(&[hit(0)], &mut verdicts).await.unwrap();
+        let bucket = OneBucket::new(&limit, "a");
+        for (op, cost) in [(Op::Peek, 1), (Op::Charge, 11), (Op::Refund, 1), (Op::Charge, 0)] {
+            bucket.run(&store, op, cost).await.unwrap();
+        }
         assert!(server.contents().await.is_empty(), "{limit}: looking, refusing and refunding make no key");
 
-        verdicts.clear();
-        store.charge(&[hit(3)], &mut verdicts).await.unwrap();
+        let charged = bucket.run(&store, Op::Charge, 3).await.unwrap();
         let [(key, _)] = &server.contents().await[..] else { panic!("{limit}: one key") };
         let redis::Value::Int(ttl_ms) = server.command(&["PTTL", key]).await else {
             panic!("{limit}: a number")
         };
-        let reset_ms = i64::try_from(verdicts[0].reset_after.ceil_millis()).unwrap();
+        let reset_ms = i64::try_from(charged.verdict().reset_after.ceil_millis()).unwrap();
         assert!((reset_ms - 5_000..=reset_ms).contains(&ttl_ms), "{limit}: {ttl_ms} for {reset_ms}");
-        store.reset(&[hit(1)], &mut verdicts).await.unwrap();
+        bucket.run(&store, Op::Reset, 1).await.unwrap();
         assert!(server.contents().await.is_empty(), "{limit}: a reset forgets");
     }
 }

@@ -1,9 +1,10 @@
 //! Answers that are cut, wrong, lost or late, and values under our keys that are not ours.
 
-use tollgate::{Gate, RedisStore, StoreError};
+use tollgate::{Descriptor, Gate, Limiter, RedisStore, StoreError, rules};
 use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
+use tollgate_tests::rows::Stored as _;
 
 use crate::node::{CAPACITY, Node, UNHURRIED, USUAL};
 
@@ -109,7 +110,7 @@ async fn a_reply_that_comes_late_is_never_taken_for_another() {
     for round in 0..10 {
         // This one's answer says that 500 remain, and arrives while the next decisions are made.
         node.proxy.set(Mode::Delay(2 * USUAL)).await;
-        let late = node.gate.allow_cost(&format!("late {round}"), CAPACITY / 2).await;
+        let late = node.gate.allow_cost(&format!("late {round}"), CAPACITY / 2).await.stored();
         assert!(late.is_err(), "{late:?}");
         node.proxy.set(Mode::Delay(USUAL / 10)).await;
         for key in ["a", "b", "c"] {
@@ -130,8 +131,8 @@ async fn many_at_once_each_get_their_own_answer() {
         tokio::spawn(async move { (cost, gate.allow_cost(&format!("costs {cost}"), cost).await) })
     });
     for one in crowd.collect::<Vec<_>>() {
-        let (cost, verdict) = one.await.unwrap();
-        assert_eq!(verdict.unwrap().remaining, CAPACITY - cost);
+        let (cost, answer) = one.await.unwrap();
+        assert_eq!(answer.stored().unwrap().remaining, CAPACITY - cost);
     }
 }
 
@@ -142,7 +143,7 @@ async fn starts_anew(server: &RedisServer, limit: &str, window: &str) {
     let limit = tollgate::rules::parse("r", &format!("rules: [{{ key: global, limit: {limit}{window} }}]"));
     let limiter = tollgate::Limiter::new(limit.unwrap(), store);
     let request = tollgate::Descriptor::new();
-    assert_eq!(limiter.check(&request, 3).await.remaining(), Some(7), "{algorithm}");
+    assert_eq!(limiter.request(&request).cost(3).check().await.remaining(), Some(7), "{algorithm}");
     let key = our_key(server).await;
     for (count, foreign) in (1..).zip([
         &["SET", &key, "garbage"][..],
@@ -155,15 +156,15 @@ async fn starts_anew(server: &RedisServer, limit: &str, window: &str) {
     ]) {
         server.command(&["DEL", &key]).await;
         server.command(foreign).await;
-        let answer = limiter.check(&request, 2).await;
+        let answer = limiter.request(&request).cost(2).check().await;
         assert_eq!(answer.degraded(), None, "{algorithm}: {foreign:?}");
         assert_eq!(answer.remaining(), Some(8), "{algorithm}: {foreign:?}");
         assert_eq!(limiter.store().stats().foreign, count, "{algorithm}: {foreign:?}");
-        assert_eq!(limiter.check(&request, 1).await.remaining(), Some(7), "{algorithm}: {foreign:?}");
+        assert_eq!(limiter.check(&request).await.remaining(), Some(7), "{algorithm}: {foreign:?}");
         let ttl = tollgate_tests::redis_server::text(&server.command(&["PTTL", &key]).await);
         assert!(ttl.parse::<i64>().unwrap() > 0, "{algorithm}: {foreign:?}: no time to live");
     }
-    limiter.reset(&request).await.unwrap();
+    limiter.request(&request).reset().await.unwrap();
 }
 
 /// The one key that is not the probe's.
@@ -191,11 +192,11 @@ async fn a_peek_at_a_foreign_value_answers_and_leaves_it() {
     let server = RedisServer::start().await;
     let store = RedisStore::builder(&server.url()).deadline(UNHURRIED).connect().await.unwrap();
     let gate = Gate::new("1/d burst 10".parse().unwrap(), store);
-    gate.allow("k").await.unwrap();
+    gate.allow("k").await.stored().unwrap();
     let key = our_key(&server).await;
     server.command(&["DEL", &key]).await;
     server.command(&["RPUSH", &key, "a", "list"]).await;
-    assert_eq!(gate.peek("k").await.unwrap().remaining, 10);
+    assert_eq!(gate.peek("k").await.stored().unwrap().remaining, 10);
     assert_eq!(tollgate_tests::redis_server::text(&server.command(&["TYPE", &key]).await), "list");
 }
 
@@ -209,4 +210,20 @@ async fn pauses_of_the_server_within_the_deadline_are_no_fault() {
     let (_, spent) = tokio::join!(sleep, node.spend("asleep"));
     assert_eq!(spent, Ok(CAPACITY - 1));
     assert_eq!(node.gate.store().stats().outages, 0);
+}
+
+#[tokio::test]
+async fn a_batch_does_not_take_the_places_of_other_decisions() {
+    let server = RedisServer::start().await;
+
+    let store =
+        RedisStore::builder(&server.url()).deadline(UNHURRIED).max_in_flight(64).connect().await.unwrap();
+    let rules =
+        rules::parse("rules.yaml", "rules: [{ key: 'user:{user_id}', limit: 1/d burst 5000 }]").unwrap();
+    let limiter = Limiter::new(rules, store);
+    let request = Descriptor::new().with("user_id", "1");
+    let batch: Vec<_> = (0..1_000).map(|_| limiter.request(&request)).collect();
+    let answers = limiter.check_many(&batch).await;
+    assert!(answers.iter().all(|answer| answer.allowed() && answer.degraded().is_none()));
+    assert_eq!(limiter.request(&request).peek().await.remaining(), Some(4_000));
 }

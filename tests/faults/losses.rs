@@ -4,28 +4,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tollgate_tests::poll;
+use tollgate_tests::rows::Stored as _;
 
 use crate::node::{CAPACITY, Node};
 
 #[tokio::test]
 async fn after_a_flushall_there_is_one_more_capacity_and_no_error() {
     let node = Node::start().await;
-    node.gate.allow_cost("flushed", CAPACITY).await.unwrap();
-    assert!(!node.gate.allow("flushed").await.unwrap().allowed);
+    node.gate.allow_cost("flushed", CAPACITY).await.stored().unwrap();
+    assert!(!node.gate.allow("flushed").await.stored().unwrap().allowed);
     node.server.command(&["FLUSHALL"]).await;
-    assert!(node.gate.allow_cost("flushed", CAPACITY).await.unwrap().allowed);
-    assert!(!node.gate.allow("flushed").await.unwrap().allowed);
+    assert!(node.gate.allow_cost("flushed", CAPACITY).await.stored().unwrap().allowed);
+    assert!(!node.gate.allow("flushed").await.stored().unwrap().allowed);
     assert_eq!(node.gate.store().stats().uploads, 1, "FLUSHALL leaves scripts alone");
 }
 
 #[tokio::test]
 async fn after_a_restart_with_nothing_there_is_one_more_capacity_and_the_script_is_back() {
     let mut node = Node::start().await;
-    node.gate.allow_cost("restarted", CAPACITY).await.unwrap();
+    node.gate.allow_cost("restarted", CAPACITY).await.stored().unwrap();
     node.server.restart().await;
     node.recovered().await;
-    assert!(node.gate.allow_cost("restarted", CAPACITY).await.unwrap().allowed);
-    assert!(!node.gate.allow("restarted").await.unwrap().allowed);
+    assert!(node.gate.allow_cost("restarted", CAPACITY).await.stored().unwrap().allowed);
+    assert!(!node.gate.allow("restarted").await.stored().unwrap().allowed);
     assert_eq!(node.server.calls("script|load").await, 1);
     assert_eq!(node.gate.store().stats().uploads, 2);
 }
@@ -58,7 +59,7 @@ async fn a_script_flush_again_and_again_under_load_fails_no_decision_and_costs_o
             let (gate, done, decided) = (node.gate.clone(), done.clone(), decided.clone());
             tokio::spawn(async move {
                 while !done.load(Ordering::Relaxed) {
-                    gate.allow(&format!("worker {worker}")).await.expect("a flush fails nobody");
+                    gate.allow(&format!("worker {worker}")).await.stored().expect("a flush fails nobody");
                     decided.fetch_add(1, Ordering::Relaxed);
                 }
             })

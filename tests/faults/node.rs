@@ -8,6 +8,7 @@ use tollgate::{Gate, Limit, RedisStore, StoreError};
 use tollgate_tests::fault_proxy::FaultProxy;
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
+use tollgate_tests::rows::Stored as _;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// How long a decision may take where the fault is not about time: a busy machine is no fault.
@@ -36,7 +37,7 @@ impl Node {
         let store = RedisStore::builder(&proxy.url()).deadline(deadline).connect().await.unwrap();
         poll::until("a store that is ready", async || store.ready().await.ok()).await;
         let gate = Arc::new(Gate::new(slow_limit(), store));
-        poll::until("the first decision", async || gate.allow("the first").await.ok()).await;
+        poll::until("the first decision", async || gate.allow("the first").await.stored().ok()).await;
         let lines_at_start = logged(&proxy.url()).len();
         Node { gate, proxy, server, lines_at_start }
     }
@@ -47,12 +48,12 @@ impl Node {
 
     /// Takes a token; what remains.
     pub(crate) async fn spend(&self, key: &str) -> Result<u64, StoreError> {
-        self.gate.allow(key).await.map(|verdict| verdict.remaining)
+        self.gate.allow(key).await.stored().map(|verdict| verdict.remaining)
     }
 
     /// What remains, once the store answers again.
     pub(crate) async fn remaining(&self, key: &str) -> u64 {
-        poll::until("the store to answer", async || self.gate.peek(key).await.ok()).await.remaining
+        poll::until("the store to answer", async || self.gate.peek(key).await.stored().ok()).await.remaining
     }
 
     /// Asks until the breaker is open, and answers how often that took.
@@ -70,7 +71,7 @@ impl Node {
     /// Waits until decisions are made again.
     pub(crate) async fn recovered(&self) {
         poll::within(RECOVERED_WITHIN, "the store to decide again", async || {
-            self.gate.allow("after it healed").await.ok()
+            self.gate.allow("after it healed").await.stored().ok()
         })
         .await;
     }

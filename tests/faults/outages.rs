@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use tollgate::{Gate, RedisStore, StoreError};
 use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
+use tollgate_tests::rows::Stored as _;
 
 use crate::node::{CAPACITY, Node, UNHURRIED, USUAL, slow_limit};
 
@@ -138,9 +139,9 @@ async fn a_node_that_starts_before_its_redis_decides_once_it_is_there() {
     let store = RedisStore::builder(&node.proxy.url()).connect().await.unwrap();
     assert_eq!(store.ready().await, Err(StoreError::Unreachable));
     let gate = Gate::new(slow_limit(), store);
-    assert_eq!(gate.allow("early").await, Err(StoreError::Away { reason: "unreachable" }));
+    assert_eq!(gate.allow("early").await.stored(), Err(StoreError::Unavailable { reason: "unreachable" }));
     node.proxy.set(Mode::Pass).await;
-    poll::until("the first decision", async || gate.allow("late").await.ok()).await;
+    poll::until("the first decision", async || gate.allow("late").await.stored().ok()).await;
     assert_eq!(gate.store().ready().await, Ok(()));
 }
 
@@ -161,7 +162,7 @@ async fn what_waits_for_a_silent_redis_is_bounded() {
         .collect();
     let mut overloaded = 0;
     for one in crowd {
-        overloaded += usize::from(one.await.unwrap() == Err(StoreError::Overloaded));
+        overloaded += usize::from(one.await.unwrap().store_error() == Some(StoreError::Overloaded));
         assert!(gate.store().stats().in_flight <= MOST);
     }
     assert!(overloaded >= 5_000 - 2 * MOST, "only {overloaded} were turned away at once");

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use tollgate::core::rule::FailurePolicy;
-use tollgate::{Descriptor, Limiter, Outcome, RedisStore, rules};
+use tollgate::{Descriptor, Limiter, RedisStore, Status, rules};
 use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
 
@@ -34,8 +34,8 @@ async fn lost() -> (Limiter<RedisStore>, Node) {
 async fn open_lets_everything_pass_and_says_so() {
     let (limiter, _node) = lost().await;
     for _ in 0..30 {
-        let answer = limiter.check(&request("open"), 1).await;
-        assert_eq!(answer.outcome(), Outcome::Allowed);
+        let answer = limiter.check(&request("open")).await;
+        assert_eq!(answer.status(), Status::Allowed);
         let degraded = answer.degraded().unwrap();
         assert_eq!(degraded.policy, FailurePolicy::Open);
         assert_eq!(degraded.reason, "timeout");
@@ -46,8 +46,8 @@ async fn open_lets_everything_pass_and_says_so() {
 async fn closed_lets_nothing_pass_and_is_no_refusal() {
     let (limiter, _node) = lost().await;
     for _ in 0..30 {
-        let answer = limiter.check(&request("closed"), 1).await;
-        assert_eq!(answer.outcome(), Outcome::Unavailable, "a 503, never a 429");
+        let answer = limiter.check(&request("closed")).await;
+        assert_eq!(answer.status(), Status::Unavailable, "a 503, never a 429");
         assert_eq!(answer.degraded().unwrap().policy, FailurePolicy::Closed);
     }
 }
@@ -57,7 +57,7 @@ async fn local_lets_this_nodes_share_pass() {
     let (limiter, _node) = lost().await;
     let mut admitted = 0;
     for _ in 0..30 {
-        let answer = limiter.check(&request("local"), 1).await;
+        let answer = limiter.check(&request("local")).await;
         assert_eq!(answer.degraded().unwrap().policy, FailurePolicy::Local);
         admitted += u32::from(answer.allowed());
     }
@@ -68,7 +68,7 @@ async fn local_lets_this_nodes_share_pass() {
 async fn a_store_that_is_back_decides_again_and_nothing_is_degraded() {
     let (limiter, node) = lost().await;
     while limiter.store().stats().up {
-        assert!(limiter.check(&request("open"), 1).await.degraded().is_some());
+        assert!(limiter.check(&request("open")).await.degraded().is_some());
     }
     node.proxy.set(Mode::Pass).await;
     // A decision that is late on a busy machine may be charged, so each attempt has a user of its own.
@@ -77,7 +77,7 @@ async fn a_store_that_is_back_decides_again_and_nothing_is_degraded() {
         attempt += 1;
         let user = format!("attempt {attempt}");
         let request = Descriptor::new().with("user_id", &*user).with("plan", "closed");
-        let answer = limiter.check(&request, 1).await;
+        let answer = limiter.check(&request).await;
         answer.degraded().is_none().then_some(answer)
     })
     .await;

@@ -6,12 +6,13 @@ use tollgate::{RedisStore, StoreError};
 use tollgate_tests::poll;
 use tollgate_tests::ports::free_port;
 use tollgate_tests::redis_server::{Options, RedisServer, text};
+use tollgate_tests::rows::Stored as _;
 
 use crate::node::{CAPACITY, Node, RECOVERED_WITHIN, UNHURRIED, listen_to_logs, logged};
 
 /// Waits until decisions fail with this word. No answer on the way is a refusal: that would be a 429.
 async fn refuses_with(node: &Node, code: &str) {
-    poll::until(code, async || match node.gate.allow("refused").await {
+    poll::until(code, async || match node.gate.allow("refused").await.stored() {
         Ok(verdict) => {
             assert!(verdict.allowed, "a store that will not decide is not a limit that is reached");
             None
@@ -22,18 +23,19 @@ async fn refuses_with(node: &Node, code: &str) {
     .await;
 }
 
-/// Nobody knocks again and again: with the breaker open a thousand decisions are a few commands.
+/// Redis is not overloaded with attempts: with the breaker open a thousand decisions are a few commands.
 async fn is_not_hammered(node: &Node) {
     node.open_the_breaker().await;
     let before = node.server.calls("evalsha").await;
     for _ in 0..1_000 {
-        assert!(node.gate.allow("refused").await.is_err());
+        assert!(node.gate.allow("refused").await.stored().is_err());
     }
     let asked = node.server.calls("evalsha").await - before;
     assert!(asked < 100, "{asked} commands for 1,000 decisions");
 
-    // Nor does a probe that wrote nothing pass for one that could.
+    // The first decision after each pause is the probe; one that is not made does not close the breaker.
     poll::until("a few probes", async || {
+        assert!(node.gate.allow("refused").await.stored().is_err());
         assert!(!node.gate.store().stats().up, "the breaker closed, and the store will still not decide");
         (node.server.calls("evalsha").await >= before + asked + 4).then_some(())
     })

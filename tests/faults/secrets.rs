@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use tollgate::{RedisBuilder, RedisStore, StoreError};
+use tollgate::{Limit, Micros, Op, RedisBuilder, RedisStore, StoreError};
 use tollgate_tests::certificates::Certificates;
 use tollgate_tests::redis_server::{Options, RedisServer, Tls};
+use tollgate_tests::rows::{OneBucket, Stored as _};
 use tollgate_tests::scratch::Scratch;
 
 use crate::node::{UNHURRIED, listen_to_logs, logged};
@@ -89,6 +90,11 @@ async fn a_user_with_just_the_rights_of_the_docs_decides() {
     let server = server(&user, Tls::Off).await;
     let store = login(&server, &format!("app:{SECRET}")).deadline(UNHURRIED).connect().await.unwrap();
     assert_eq!(store.ready().await, Ok(()));
+    for limit in ["1/d burst 10", "10 every 1d", "1/d queue 9"] {
+        OneBucket::new(&limit.parse().unwrap(), "k").run(&store, Op::Charge, 1).await.unwrap();
+    }
+    let log = Limit::sliding_window_log(10, Micros::new(1_000_000)).unwrap();
+    OneBucket::new(&log, "k").run(&store, Op::Charge, 1).await.unwrap();
 }
 
 #[tokio::test]
@@ -129,7 +135,7 @@ async fn a_socket_and_a_database_are_reached() {
     for url in [format!("unix://{}?db=3", server.socket().display()), format!("{}/3", server.url())] {
         let store = RedisStore::builder(&url).deadline(UNHURRIED).connect().await.unwrap();
         let gate = tollgate::Gate::new("1/d burst 10".parse().unwrap(), store);
-        gate.allow("k").await.unwrap();
+        gate.allow("k").await.stored().unwrap();
     }
     let keyspace = server.info("keyspace", "db3").await;
     assert!(keyspace.is_some_and(|line| line.starts_with("keys=")), "nothing was counted in database 3");

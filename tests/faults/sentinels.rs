@@ -12,6 +12,7 @@ use tollgate_tests::certificates::Certificates;
 use tollgate_tests::poll;
 use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
 use tollgate_tests::redis_server::{Options, RedisServer, Tls};
+use tollgate_tests::rows::Stored as _;
 use tollgate_tests::scratch::Scratch;
 use tollgate_tests::sentinels::{Guard, NAME, Sentinel, Sentinels, is_in_step};
 
@@ -28,7 +29,8 @@ async fn gate(url: &str) -> Arc<Gate<RedisStore>> {
 /// How long until decisions are made again.
 async fn followed(gate: &Gate<RedisStore>, key: &str) -> Duration {
     let since = Instant::now();
-    poll::within(RECOVERED_WITHIN, "the new primary to decide", async || gate.allow(key).await.ok()).await;
+    poll::within(RECOVERED_WITHIN, "the new primary to decide", async || gate.allow(key).await.stored().ok())
+        .await;
     since.elapsed()
 }
 
@@ -36,9 +38,10 @@ async fn followed(gate: &Gate<RedisStore>, key: &str) -> Duration {
 async fn a_promotion_after_a_crash_is_followed_although_a_sentinel_is_gone() {
     let mut sentinels = Sentinels::start().await;
     let gate = gate(&sentinels.url()).await;
-    gate.allow_cost("spent", CAPACITY).await.unwrap();
+    gate.allow_cost("spent", CAPACITY).await.stored().unwrap();
     poll::until("the replica to have it", async || {
-        (sentinels.servers[1].server.contents().await.len() >= 2).then_some(())
+        let contents = sentinels.servers[1].server.contents().await;
+        contents.iter().any(|(key, _)| key.ends_with(":spent")).then_some(())
     })
     .await;
     sentinels.lose_a_sentinel();
@@ -47,7 +50,7 @@ async fn a_promotion_after_a_crash_is_followed_although_a_sentinel_is_gone() {
     sentinels.until_role(1, "master").await;
     let promoted = killed.elapsed();
     let followed = followed(&gate, "another").await;
-    assert!(!gate.allow("spent").await.unwrap().allowed, "what was replicated is not forgotten");
+    assert!(!gate.allow("spent").await.stored().unwrap().allowed, "what was replicated is not forgotten");
     println!("promoted {promoted:?} after the kill, followed {followed:?} later");
 }
 
@@ -126,7 +129,7 @@ impl Silent {
         listen_to_logs();
         let store = RedisStore::builder(&url).deadline(UNHURRIED).connect().await.unwrap();
         let gate = Arc::new(Gate::new(slow_limit(), store));
-        poll::until("the first primary to decide", async || gate.allow("before").await.ok()).await;
+        poll::until("the first primary to decide", async || gate.allow("before").await.stored().ok()).await;
         Silent { old, new, sentinel, gate }
     }
 
@@ -154,7 +157,7 @@ async fn readonly_answer_alone_leads_the_same_decision_to_the_new_primary() {
     servers.demote().await;
     let before = servers.gate.store().stats();
     assert!(before.up, "the old primary keeps the connection");
-    assert!(servers.gate.allow("after").await.unwrap().allowed);
+    assert!(servers.gate.allow("after").await.stored().unwrap().allowed);
     assert!(servers.has_charged("after").await);
     assert_eq!(servers.gate.store().stats().connections, before.connections + 1);
     assert_eq!(servers.announcements(), [""; 0], "no sentinel said so");
@@ -164,10 +167,10 @@ async fn readonly_answer_alone_leads_the_same_decision_to_the_new_primary() {
 async fn after_a_readonly_answer_sentinels_are_asked_until_they_name_the_new_primary() {
     let servers = Silent::start().await;
     servers.demote().await;
-    assert!(servers.gate.allow("before").await.is_err(), "the sentinel still names the replica");
+    assert!(servers.gate.allow("before").await.stored().is_err(), "the sentinel still names the replica");
     servers.sentinel.watch(servers.new.port()).await;
     poll::within(RECOVERED_WITHIN, "the new primary to decide", async || {
-        servers.gate.allow("after").await.ok()
+        servers.gate.allow("after").await.stored().ok()
     })
     .await;
     assert!(servers.has_charged("after").await);
@@ -190,7 +193,7 @@ async fn sentinel_that_permits_only_switch_master_is_followed_by_that() {
     })
     .await;
     poll::until("the new primary to be written to", async || {
-        gate.allow("key").await.ok()?;
+        gate.allow("key").await.stored().ok()?;
         (count(&sentinels, 1, "*:key").await? == 1).then_some(())
     })
     .await;
@@ -221,7 +224,7 @@ async fn planned_failover(
             let (mut charged, mut failed) = (0_usize, 0_usize);
             while !done.load(Ordering::Relaxed) {
                 let key = format!("load{number}-{charged}");
-                if gate.allow(&key).await.is_ok() { charged += 1 } else { failed += 1 }
+                if gate.allow(&key).await.stored().is_ok() { charged += 1 } else { failed += 1 }
             }
             (charged, failed)
         })
@@ -232,7 +235,7 @@ async fn planned_failover(
     let (promoted, ticks) = (Instant::now(), Ticks::start());
     let key = format!("key{number}");
     poll::until("the new primary to be written to", async || {
-        gate.allow(&key).await.ok()?;
+        gate.allow(&key).await.stored().ok()?;
         (count(sentinels, new, &format!("*:{key}")).await? == 1).then_some(())
     })
     .await;
@@ -301,18 +304,18 @@ async fn a_stale_replica_that_is_promoted_forgets_what_it_had_not_and_no_more() 
     const LOST: u64 = 200;
     let mut sentinels = Sentinels::start().await;
     let gate = gate(&sentinels.url()).await;
-    gate.allow_cost("key", REPLICATED).await.unwrap();
+    gate.allow_cost("key", REPLICATED).await.stored().unwrap();
     poll::until("the replica to have it", async || {
         let contents = sentinels.servers[1].server.contents().await;
         contents.iter().any(|(key, _)| key.ends_with(":key")).then_some(())
     })
     .await;
     sentinels.leave_the_replica_behind().await;
-    gate.allow_cost("key", LOST).await.unwrap();
+    gate.allow_cost("key", LOST).await.stored().unwrap();
     sentinels.servers[0].server.kill();
     sentinels.until_role(1, "master").await;
     followed(&gate, "another").await;
-    let left = gate.peek("key").await.unwrap().remaining;
+    let left = gate.peek("key").await.stored().unwrap().remaining;
     assert_eq!(left, CAPACITY - REPLICATED, "exactly what was not replicated is forgotten");
     println!(
         "{LOST} tokens taken while the replica was cut off were handed out again, {REPLICATED} were not"
@@ -373,7 +376,7 @@ async fn tls_and_a_password_hold_towards_every_node_of_a_cluster() {
     assert_eq!(store.ready().await, Ok(()));
     let gate = Gate::new(slow_limit(), store);
     for key in 0..20 {
-        assert!(gate.allow(&format!("key {key}")).await.unwrap().allowed);
+        assert!(gate.allow(&format!("key {key}")).await.stored().unwrap().allowed);
     }
     let wrong = RedisStore::builder(&url.replace(SECRET, "wrong")).ca(authority).deadline(UNHURRIED);
     assert!(wrong.connect().await.unwrap().ready().await.is_err());

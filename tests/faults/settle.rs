@@ -27,14 +27,14 @@ async fn node(url: &str) -> Limiter<RedisStore> {
 }
 
 async fn used(node: &Limiter<RedisStore>) -> Vec<u64> {
-    let answer = node.peek(&user(), 0).await;
-    answer.tiers().iter().map(|tier| tier.verdict.limit - tier.verdict.remaining).collect()
+    let answer = node.request(&user()).cost(0).peek().await;
+    answer.tiers().iter().map(|tier| tier.verdict().limit - tier.verdict().remaining).collect()
 }
 
 /// A reservation among buckets of which nothing else was taken.
 async fn reserved(node: &Limiter<RedisStore>) -> ReservationId {
-    node.reset(&user()).await.unwrap();
-    node.reserve(&user(), RESERVED, DAY).await.unwrap().reservation.unwrap()
+    node.request(&user()).reset().await.unwrap();
+    node.request(&user()).cost(RESERVED).reserve(DAY).await.unwrap().reservation.unwrap()
 }
 
 /// Settles over a connection that breaks after so many bytes of answers; whether that was noticed.

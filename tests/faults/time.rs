@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Clock, Gate, Micros, RedisStore, Timestamp};
 use tollgate_tests::redis_server::RedisServer;
+use tollgate_tests::rows::Stored as _;
 
 use crate::node::{UNHURRIED, slow_limit};
 
@@ -21,7 +22,7 @@ async fn turned(server: &RedisServer, limit: &str) -> (Gate<RedisStore>, Clock) 
 /// Spends until nothing is left; how much that was.
 async fn spend_all(gate: &Gate<RedisStore>) -> u64 {
     let mut spent = 0;
-    while gate.allow("k").await.unwrap().allowed {
+    while gate.allow("k").await.stored().unwrap().allowed {
         spent += 1;
     }
     spent
@@ -46,7 +47,7 @@ async fn a_clock_that_is_late_by_less_than_a_second_is_no_step() {
     let (gate, clock) = turned(&server, "10/h").await;
     assert_eq!(spend_all(&gate).await, 10);
     clock.set(Timestamp::from_micros(START - 1_000_000));
-    let refused = gate.allow("k").await.unwrap();
+    let refused = gate.allow("k").await.stored().unwrap();
     assert!(!refused.allowed);
     assert_eq!(
         refused.retry_after,
@@ -92,7 +93,7 @@ async fn nodes_hours_apart_give_the_same_answers() {
     }
     for round in 0..10 {
         for (turn, node) in (1..).zip(&nodes) {
-            let verdict = node.allow("shared").await.unwrap();
+            let verdict = node.allow("shared").await.stored().unwrap();
             assert_eq!(verdict.remaining, 1_000 - 4 * round - turn);
             assert!(verdict.reset_after <= Micros::from(Duration::from_secs(41 * 86_400)));
         }

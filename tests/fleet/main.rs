@@ -64,8 +64,8 @@ async fn a_tier_that_is_short_leaves_the_other_three_untouched_to_the_byte() {
     let limiter = Limiter::new(rules::parse("rules", FOUR_TIERS).unwrap(), store);
     let request = ALICE.iter().filter_map(|pair| pair.split_once('='));
     let request = request.fold(Descriptor::new(), |request, (name, value)| request.with(name, value));
-    let answer = limiter.peek(&request, 1).await;
-    let remaining: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict.remaining).collect();
+    let answer = limiter.request(&request).peek().await;
+    let remaining: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict().remaining).collect();
     assert_eq!(remaining, [0, 49_000, 29_000, 89_000]);
 }
 
@@ -142,9 +142,9 @@ async fn limiter(server: &RedisServer, text: &str) -> Limiter<RedisStore> {
 async fn left(limiter: &Limiter<RedisStore>) -> u64 {
     let request = ALICE.iter().filter_map(|pair| pair.split_once('='));
     let request = request.fold(Descriptor::new(), |request, (name, value)| request.with(name, value));
-    let answer = limiter.peek(&request, 1).await;
+    let answer = limiter.request(&request).peek().await;
     assert!(answer.degraded().is_none());
-    answer.tiers().iter().map(|tier| tier.verdict.remaining).min().unwrap()
+    answer.tiers().iter().map(|tier| tier.verdict().remaining).min().unwrap()
 }
 
 /// Everything the store keeps, but for the probe of a node that has just started.

@@ -71,7 +71,7 @@ async fn run(orders: &[&str]) -> Result<(), Box<dyn Error + Send + Sync>> {
                 let request =
                     pairs.fold(Descriptor::new(), |request, (name, value)| request.with(name, value));
                 while left.fetch_sub(1, Ordering::Relaxed) > 0 {
-                    let answer = limiter.check(&request, 1).await;
+                    let answer = limiter.check(&request).await;
                     let count = match (answer.degraded(), answer.allowed()) {
                         (Some(_), _) => &tally.degraded,
                         (None, true) => &tally.admitted,

@@ -37,7 +37,7 @@ fn a_look_up_among_ten_thousand_rules_costs_at_most_twice_one_among_ten() {
         instructions::per_decision(scenario, LOOK_UPS, &["--exact", this])
             .unwrap_or_else(|error| panic!("{error}"))
     };
-    for what in ["matching", "ruling"] {
+    for what in ["matching", "tiers"] {
         let few = count(&format!("rules/{what}/10"));
         let many = count(&format!("rules/{what}/10000"));
         assert!(few > 0, "nothing was counted");
@@ -75,13 +75,13 @@ async fn recording_refusals_allocates_only_for_the_first_of_each_bucket_and_seco
     let caller = Descriptor::new().with("user_id", "42").with("ip", "203.0.113.7").with("endpoint", "/a");
     let other = Descriptor::new().with("ip", "203.0.113.7");
     for allowed in [true, false] {
-        assert_eq!(limiter.check(&caller, 1).await.allowed(), allowed);
-        assert!(limiter.check(&other, 1).await.allowed());
+        assert_eq!(limiter.check(&caller).await.allowed(), allowed);
+        assert!(limiter.check(&other).await.allowed());
     }
     let decide_all = || {
         for _ in 0..1_000 {
             for (request, allowed) in [(&caller, false), (&other, true)] {
-                let check = std::pin::pin!(limiter.check(request, 1));
+                let check = std::pin::pin!(limiter.check(request));
                 match check.poll(&mut Context::from_waker(Waker::noop())) {
                     Poll::Ready(answer) => assert_eq!(answer.allowed(), allowed),
                     Poll::Pending => panic!("a decision waits"),
@@ -100,7 +100,7 @@ async fn remembering_a_decision_allocates_nothing_once_every_slot_was_used() {
     let limiter = Arc::new(Limiter::new(rules::parse("rules.yaml", text).unwrap(), store));
     let app = App::new(Arc::clone(&limiter), RulesHome::Fixed("code".to_owned())).with_decisions(100);
     let request = Descriptor::new().with("user_id", "42").with("ip", "203.0.113.7").with("endpoint", "/a");
-    let answers = [limiter.check(&request, 1).await, limiter.check(&request, 1).await];
+    let answers = [limiter.check(&request).await, limiter.check(&request).await];
     assert!(answers[0].allowed() && !answers[1].allowed());
     let remember_all = || {
         for answer in answers.iter().cycle().take(1_000) {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tollgate::core::limit::{Algorithm, Phase};
-use tollgate::{Limit, Verdict};
+use tollgate::{Limit, Tier};
 use tollgate_tests::trace::{any_limit, any_steps};
 
 use crate::{World, config};
@@ -65,19 +65,19 @@ proptest! {
     ) {
         let world = World::new(&limit);
         let mut admitted: Vec<(u64, u64)> = Vec::new();
-        let mut reserved: Vec<(usize, u64, Verdict)> = Vec::new();
+        let mut reserved: Vec<(usize, Tier)> = Vec::new();
         for (step, ((wait, cost), (fate, held))) in traffic.into_iter().zip(fates).enumerate() {
             world.wait(wait);
-            for (_, cost, charged) in reserved.extract_if(.., |(until, ..)| *until <= step) {
-                world.undo(cost, charged);
+            for (_, charged) in reserved.extract_if(.., |(until, _)| *until <= step) {
+                world.undo(charged.cost, charged.mark);
             }
             let cost = if cost == 0 { world.peek(1).remaining } else { cost };
-            let charged = world.check(cost);
-            if cost == 0 || !charged.allowed {
+            let charged = world.charge(cost);
+            if cost == 0 || !charged.verdict().allowed {
                 continue;
             }
             if fate == 0 && reserved.is_empty() {
-                reserved.push((step + held, cost, charged));
+                reserved.push((step + held, charged));
             } else {
                 admitted.push((u64::try_from(world.clock.now().as_micros()).unwrap(), cost));
             }
@@ -102,17 +102,17 @@ fn no_pair_exceeds_the_bound(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(
 fn what_others_were_given_of_a_reservation_is_not_undone() {
     for limit in ["10/s burst 100", "10/s queue 99", "10 every 1s burst 100"] {
         let world = World::new(&limit.parse().unwrap());
-        let reserved = world.check(100);
+        let reserved = world.charge(100);
         world.wait(5_000_000);
         assert!(world.check(50).allowed, "{limit}: half of it came back");
-        assert_eq!(world.undo(100, reserved).remaining, 50, "{limit}");
+        assert_eq!(world.undo(100, reserved.mark).remaining, 50, "{limit}");
     }
     // What was owed before is paid back first, so all of the charge is left.
     let world = World::new(&"10/s burst 100".parse().unwrap());
     assert!(world.check(60).allowed);
-    let reserved = world.check(40);
+    let reserved = world.charge(40);
     world.wait(5_000_000);
-    assert_eq!(world.undo(40, reserved).remaining, 90);
+    assert_eq!(world.undo(40, reserved.mark).remaining, 90);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn nothing_drifts_in_ten_million_decisions_at_three_a_second() {
     use tollgate::core::algorithm::{Answer, Bucket, Demand, Window};
     use tollgate::{Micros, Timestamp};
     let limit: Limit = "3/s burst 1000".parse().unwrap();
-    let demand = Demand { cost: 1, patience: Micros::MAX };
+    let demand = Demand { cost: 1, max_wait: Micros::MAX };
     let (mut state, mut admitted, mut now) = (None, 0_u64, 0_i64);
     for _ in 0..10_000_000 {
         now += 100_003;

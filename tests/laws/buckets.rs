@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tollgate::core::Mark;
 use tollgate::core::limit::Algorithm;
-use tollgate::{Limit, Timestamp, Verdict};
+use tollgate::{Limit, Timestamp};
 use tollgate_tests::trace::any_limit;
 
 use crate::{World, config};
@@ -74,11 +74,11 @@ proptest! {
         (later, more) in (0..10_000_000_u64, 0..10_000_000_u64),
     ) {
         let (world, without) = (moment(&limit, &past, wait), moment(&limit, &past, wait));
-        let charged = world.check(cost);
-        prop_assume!(charged.allowed);
+        let charged = world.charge(cost);
+        prop_assume!(charged.verdict().allowed);
         world.wait(later);
         without.wait(later);
-        world.undo(cost, charged);
+        world.undo(cost, charged.mark);
         prop_assert_eq!(world.numbers(), without.numbers());
         world.wait(more);
         without.wait(more);
@@ -92,7 +92,6 @@ proptest! {
         let world = moment(&limit, &past, wait);
         let at = world.clock.now();
         let long_ago = Mark::at(Timestamp::from_micros(at.as_micros() - 400 * 366 * 86_400_000_000));
-        let long_ago = Verdict { mark: long_ago, ..world.peek(0) };
         let before = world.state();
         world.undo(1, long_ago);
         prop_assert_eq!(world.state(), before);
@@ -131,7 +130,8 @@ proptest! {
         let fresh = World::new(&limit);
         fresh.clock.set(world.clock.now());
         for cost in [limit.capacity() - 1, 1, 1] {
-            prop_assert_eq!(world.check(cost), fresh.check(cost));
+            let (seen, expected) = (world.charge(cost), fresh.charge(cost));
+            prop_assert_eq!((seen.verdict(), seen.mark), (expected.verdict(), expected.mark));
         }
     }
 

@@ -14,9 +14,10 @@ mod tiers;
 
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::FileFailurePersistence;
-use tollgate::core::algorithm::{Demand, State};
-use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
-use tollgate::{Bounds, Clock, Descriptor, Limit, MemoryStore, Micros, Store, Timestamp, Verdict};
+use tollgate::core::Mark;
+use tollgate::core::algorithm::State;
+use tollgate::{Bounds, Clock, Limit, MemoryStore, Micros, Op, Store as _, Tier, Timestamp, Verdict};
+use tollgate_tests::rows::OneBucket;
 use tollgate_tests::trace::{self, now};
 
 pub(crate) fn config(cases: u32) -> ProptestConfig {
@@ -28,17 +29,11 @@ pub(crate) fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-/// The keys of one rule under a limit.
-fn space(limit: &Limit) -> Space {
-    Space::new(&["the rule", &limit.identity()], KeyPattern::parse("user:{user_id}").unwrap(), 64)
-}
-
 /// One bucket of one limit, and the clock it lives by.
 pub(crate) struct World {
     pub(crate) store: MemoryStore,
     pub(crate) clock: Clock,
-    pub(crate) limit: Limit,
-    space: Space,
+    bucket: OneBucket,
 }
 
 impl World {
@@ -47,14 +42,13 @@ impl World {
         World {
             store: MemoryStore::with(clock.clone(), Bounds::default()),
             clock,
-            limit: limit.clone(),
-            space: space(limit),
+            bucket: OneBucket::new(limit, "42"),
         }
     }
 
     /// The same rule under another limit from now on.
     pub(crate) fn change(&mut self, limit: &Limit) {
-        (self.limit, self.space) = (limit.clone(), space(limit));
+        self.bucket = OneBucket::new(limit, "42");
     }
 
     /// A world with a past: costs charged at instants.
@@ -71,50 +65,37 @@ impl World {
         self.clock.advance(Micros::new(micros));
     }
 
-    fn with_hit<T>(&self, cost: u64, run: impl FnOnce(&Hit<'_>) -> T) -> T {
-        let request = Descriptor::new().with("user_id", "42");
-        run(&Hit {
-            key: self.space.key(&request),
-            limit: &self.limit,
-            demand: Demand { cost, patience: Micros::MAX },
-            enforcement: Enforcement::Enforce,
-        })
+    fn run(&self, op: Op, cost: u64) -> Tier {
+        now(self.bucket.run(&self.store, op, cost)).unwrap()
     }
 
-    fn ask<T>(
-        &self,
-        cost: u64,
-        run: impl AsyncFnOnce(&MemoryStore, &[Hit<'_>], &mut Verdicts) -> T,
-    ) -> Verdict {
-        self.with_hit(cost, |hit| {
-            let mut verdicts = Verdicts::new();
-            now(run(&self.store, std::slice::from_ref(hit), &mut verdicts));
-            verdicts[0]
-        })
+    /// Charges a cost; the row has the verdict, and the mark by which the charge can be undone.
+    pub(crate) fn charge(&self, cost: u64) -> Tier {
+        self.run(Op::Charge, cost)
     }
 
     pub(crate) fn check(&self, cost: u64) -> Verdict {
-        self.ask(cost, async |store, hits, verdicts| store.charge(hits, verdicts).await.unwrap())
+        *self.charge(cost).verdict()
     }
 
     pub(crate) fn peek(&self, cost: u64) -> Verdict {
-        self.ask(cost, async |store, hits, verdicts| store.peek(hits, verdicts).await.unwrap())
+        *self.run(Op::Peek, cost).verdict()
     }
 
     pub(crate) fn refund(&self, cost: u64) -> Verdict {
-        self.ask(cost, async |store, hits, verdicts| store.refund(hits, verdicts).await.unwrap())
+        *self.run(Op::Refund, cost).verdict()
     }
 
-    pub(crate) fn undo(&self, cost: u64, charged: Verdict) -> Verdict {
-        let charged = [charged];
-        self.ask(cost, async |store, hits, verdicts| store.undo(hits, &charged, verdicts).await.unwrap())
+    pub(crate) fn undo(&self, cost: u64, mark: Mark) -> Verdict {
+        *now(self.bucket.undo(&self.store, cost, mark)).unwrap().verdict()
     }
 
     pub(crate) fn state(&self) -> Option<State> {
-        self.with_hit(1, |hit| now(self.store.inspect(hit)).unwrap())
+        let rule = self.bucket.rule();
+        now(self.store.inspect(rule, rule.key(self.bucket.request()))).unwrap()
     }
 
-    /// The numbers of the bucket: what is left, and when it is as good as new.
+    /// The numbers of the bucket: what is left, and when it is idle.
     pub(crate) fn numbers(&self) -> (u64, u64) {
         let verdict = self.peek(0);
         (verdict.remaining, verdict.reset_after.get())

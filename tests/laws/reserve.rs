@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tollgate::core::algorithm::{Demand, State};
+use tollgate::core::algorithm::State;
 use tollgate::{
-    Bounds, Clock, Limit, Limiter, MemoryStore, Micros, Rule, RuleSet, Store as _, Timestamp, Verdict,
+    Bounds, Clock, Descriptor, Limit, Limiter, MemoryStore, Micros, Request, Rule, RuleSet, Store as _,
+    Timestamp, Verdict,
 };
 use tollgate_tests::trace::{any_limit, now};
 
@@ -23,7 +24,7 @@ impl Desk {
     fn new(limit: &Limit, past: &[(u64, u64)]) -> Self {
         let clock = Clock::manual(Timestamp::from_micros(1_000_000_000));
         let store = MemoryStore::with(clock.clone(), Bounds::default());
-        let own = RuleSet::new(vec![Rule::ad_hoc("job", limit.clone())]).unwrap();
+        let own = RuleSet::of(Rule::ad_hoc(limit.clone()));
         let desk = Desk { limiter: Limiter::new(RuleSet::default(), store), own: Arc::new(own) };
         for (wait, cost) in past {
             desk.check(cost % (limit.capacity() + 1));
@@ -32,14 +33,18 @@ impl Desk {
         desk
     }
 
+    fn request<'a>(&'a self, request: &'a Descriptor<'a>) -> Request<'a, MemoryStore> {
+        self.limiter.request(request).rules(Arc::clone(&self.own))
+    }
+
     fn check(&self, cost: u64) -> bool {
-        now(self.limiter.check_by(Arc::clone(&self.own), &Rule::naming("job"), cost)).allowed()
+        now(self.request(&Rule::naming("job")).cost(cost).check()).allowed()
     }
 
     /// Whether so much could be reserved, and was settled with that much.
     fn reserve_and_settle(&self, cost: u64, actual: u64) -> Option<tollgate::Settled> {
         let request = Rule::naming("job");
-        let reserved = self.limiter.reserve_by(Arc::clone(&self.own), &request, cost, DAY);
+        let reserved = self.request(&request).cost(cost).reserve(DAY);
         let id = now(reserved).unwrap().reservation?;
         let settled = now(self.limiter.settle(id, actual)).unwrap();
         let again = now(self.limiter.settle(id, actual / 2)).unwrap();
@@ -49,10 +54,10 @@ impl Desk {
 
     fn state(&self) -> (Option<State>, Verdict) {
         let request = Rule::naming("job");
-        let demand = Demand { cost: 0, patience: Micros::MAX };
-        let hit = self.own.rule(0).hit(&request, demand).unwrap();
-        let answer = now(self.limiter.peek_by(Arc::clone(&self.own), &request, 0));
-        (now(self.limiter.store().inspect(&hit)).unwrap(), answer.tiers()[0].verdict)
+        let rule = self.own.rule(0);
+        let answer = now(self.request(&request).cost(0).peek());
+        let state = now(self.limiter.store().inspect(rule, rule.key(&request))).unwrap();
+        (state, *answer.tiers()[0].verdict())
     }
 }
 

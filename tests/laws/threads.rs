@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::core::algorithm::Demand;
-use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
-use tollgate::{Bounds, Clock, Descriptor, Gate, Limit, MemoryStore, Micros, Store, Timestamp};
+use tollgate::{Bounds, Clock, Descriptor, Gate, MemoryStore, Op, RuleSet, Tiers, Timestamp};
+use tollgate_tests::rows::{row, rule, run};
 use tollgate_tests::trace::now;
 
 const THREADS: u64 = 8;
@@ -23,7 +22,7 @@ fn k_threads_on_one_key_at_one_instant_admit_exactly_the_capacity() {
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
-                    let allowed = (0..EACH).filter(|_| now(gate.allow("key")).unwrap().allowed).count();
+                    let allowed = (0..EACH).filter(|_| now(gate.allow("key")).allowed()).count();
                     admitted.fetch_add(u64::try_from(allowed).unwrap(), Ordering::Relaxed);
                 });
             }
@@ -32,39 +31,31 @@ fn k_threads_on_one_key_at_one_instant_admit_exactly_the_capacity() {
     }
 }
 
-/// Threads charge overlapping sets of tiers in different orders: nobody deadlocks, the short tier admits exactly
+/// Threads charge overlapping sets of tiers in different orders: there is no deadlock, the short tier admits exactly
 /// its capacity, and the others were charged exactly as often.
 #[test]
 fn tiers_charged_from_many_threads_are_all_charged_or_none() {
     let store = still();
-    let limits: Vec<Limit> =
-        ["100000/h", "1000/h", "100000/h", "100000/h"].iter().map(|text| text.parse().unwrap()).collect();
-    let spaces: Vec<Space> = (0..limits.len())
-        .map(|tier| Space::new(&[&format!("tier {tier}")], KeyPattern::parse("global").unwrap(), 64))
-        .collect();
+    let limits = ["100000/h", "1000/h", "100000/h", "100000/h"];
+    let rules = limits.iter().enumerate();
+    let rules = rules.map(|(tier, text)| rule(&format!("tier {tier}"), "global", &text.parse().unwrap()));
+    let rules = RuleSet::new(rules.collect()).unwrap();
     let request = Descriptor::new();
-    let hit = |tier: usize| Hit {
-        key: spaces[tier].key(&request),
-        limit: &limits[tier],
-        demand: Demand { cost: 1, patience: Micros::MAX },
-        enforcement: Enforcement::Enforce,
-    };
+    let tiers = || (0..4).map(|rule| row(&rules, rule, &request, 1)).collect::<Tiers>();
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (store, hit) = (&store, &hit);
+            let (store, rules, request, tiers) = (&store, &rules, &request, &tiers);
             scope.spawn(move || {
                 for _ in 0..EACH {
-                    let mut hits: Vec<Hit<'_>> = (0..4).map(hit).collect();
-                    hits.rotate_left(thread);
-                    let mut verdicts = Verdicts::new();
-                    now(store.charge(&hits, &mut verdicts)).unwrap();
+                    let mut tiers = tiers();
+                    tiers.rotate_left(thread);
+                    now(run(store, Op::Charge, rules, request, &mut tiers)).unwrap();
                 }
             });
         }
     });
-    let mut verdicts = Verdicts::new();
-    let hits: Vec<Hit<'_>> = (0..4).map(hit).collect();
-    now(store.peek(&hits, &mut verdicts)).unwrap();
-    let left: Vec<u64> = verdicts.iter().map(|verdict| verdict.remaining).collect();
+    let mut tiers = tiers();
+    now(run(&store, Op::Peek, &rules, &request, &mut tiers)).unwrap();
+    let left: Vec<u64> = tiers.iter().map(|tier| tier.verdict().remaining).collect();
     assert_eq!(left, [99_000, 0, 99_000, 99_000]);
 }

@@ -3,57 +3,50 @@
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;
-use tollgate::core::algorithm::{Demand, State};
+use tollgate::core::algorithm::State;
 use tollgate::core::limit::{Algorithm, Rank};
-use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
-use tollgate::{Bounds, Clock, Descriptor, Limit, MemoryStore, Micros, Store, Timestamp};
+use tollgate::core::{Mark, RuleIndex};
+use tollgate::{
+    Bounds, Clock, Descriptor, Limit, MemoryStore, Micros, Op, RuleSet, Store as _, Tiers, Timestamp, Verdict,
+};
+use tollgate_tests::rows::{row, rule, run};
 use tollgate_tests::trace::{any_limit, interval, leaky, now, token_bucket};
 
 use crate::config;
 
-struct Tiers {
+struct World {
     store: MemoryStore,
     clock: Clock,
-    spaces: Vec<Space>,
-    limits: Vec<Limit>,
+    rules: RuleSet,
+    request: Descriptor<'static>,
 }
 
-impl Tiers {
+impl World {
     fn new(limits: &[Limit]) -> Self {
         let clock = Clock::manual(Timestamp::from_micros(1_000_000_000));
-        let space = |tier| Space::new(&[&format!("tier {tier}")], KeyPattern::parse("global").unwrap(), 64);
-        Tiers {
+        let rules = limits.iter().enumerate();
+        let rules = rules.map(|(tier, limit)| rule(&format!("tier {tier}"), "global", limit));
+        World {
             store: MemoryStore::with(clock.clone(), Bounds::default()),
             clock,
-            spaces: (0..limits.len()).map(space).collect(),
-            limits: limits.to_vec(),
+            rules: RuleSet::new(rules.collect()).unwrap(),
+            request: Descriptor::new(),
         }
     }
 
-    fn check(&self, order: &[usize], costs: &[u64]) -> Vec<(usize, tollgate::Verdict)> {
-        let request = Descriptor::new();
-        let hits: Vec<Hit<'_>> = order.iter().map(|tier| self.hit(*tier, costs[*tier], &request)).collect();
-        let mut verdicts = Verdicts::new();
-        now(self.store.charge(&hits, &mut verdicts)).unwrap();
-        let mut answers: Vec<_> = order.iter().copied().zip(verdicts).collect();
-        answers.sort_by_key(|(tier, _)| *tier);
+    fn check(&self, order: &[RuleIndex], costs: &[u64]) -> Vec<(RuleIndex, Verdict, Mark)> {
+        let cost = |tier: RuleIndex| costs[usize::try_from(tier).unwrap()];
+        let mut tiers: Tiers =
+            order.iter().map(|tier| row(&self.rules, *tier, &self.request, cost(*tier))).collect();
+        now(run(&self.store, Op::Charge, &self.rules, &self.request, &mut tiers)).unwrap();
+        let mut answers: Vec<_> = tiers.iter().map(|tier| (tier.rule, *tier.verdict(), tier.mark)).collect();
+        answers.sort_by_key(|(tier, ..)| *tier);
         answers
     }
 
-    fn hit<'a>(&'a self, tier: usize, cost: u64, request: &'a Descriptor<'_>) -> Hit<'a> {
-        Hit {
-            key: self.spaces[tier].key(request),
-            limit: &self.limits[tier],
-            demand: Demand { cost, patience: Micros::MAX },
-            enforcement: Enforcement::Enforce,
-        }
-    }
-
     fn states(&self) -> Vec<Option<State>> {
-        let request = Descriptor::new();
-        (0..self.limits.len())
-            .map(|tier| now(self.store.inspect(&self.hit(tier, 1, &request))).unwrap())
-            .collect()
+        let rules = self.rules.rules().iter();
+        rules.map(|rule| now(self.store.inspect(rule, rule.key(&self.request))).unwrap()).collect()
     }
 }
 
@@ -65,8 +58,8 @@ proptest! {
         limits in prop::collection::vec(any_limit(), 2..6),
         requests in prop::collection::vec((0..2_000_000_u64, prop::collection::vec(0..6_u64, 6), any::<u64>()), 1..30),
     ) {
-        let (forward, shuffled) = (Tiers::new(&limits), Tiers::new(&limits));
-        let order: Vec<usize> = (0..limits.len()).collect();
+        let (forward, shuffled) = (World::new(&limits), World::new(&limits));
+        let order: Vec<RuleIndex> = (0..).zip(&limits).map(|(tier, _)| tier).collect();
         for (wait, costs, shuffle) in requests {
             forward.clock.advance(Micros::new(wait));
             shuffled.clock.advance(Micros::new(wait));
@@ -79,7 +72,7 @@ proptest! {
             let answers = forward.check(&order, &costs);
             prop_assert_eq!(&answers, &shuffled.check(&other, &costs));
             prop_assert_eq!(forward.states(), shuffled.states());
-            if answers.iter().any(|(_, verdict)| !verdict.allowed) {
+            if answers.iter().any(|(_, verdict, _)| !verdict.allowed) {
                 prop_assert_eq!(forward.states(), before);
             }
         }
@@ -115,7 +108,7 @@ proptest! {
         let large = Limit::token_bucket(count, Micros::new(period), burst).ok();
         for limit in [Some(limit), large].into_iter().flatten() {
             let shares: Vec<Limit> =
-                (0..nodes.get()).filter_map(|place| limit.share_of(Rank { place, nodes })).collect();
+                (0..nodes.get()).filter_map(|place| limit.share_of(Rank { place: Some(place), nodes })).collect();
             let together = |what: fn(&Limit) -> u128| shares.iter().map(what).sum::<u128>();
             prop_assert!(together(capacity) <= capacity(&limit), "{:?} of {}", shares, limit);
             if nodes.get() <= 16 && limit.period() <= A_DAY && limit.capacity() <= 1_000_000 {

@@ -26,12 +26,11 @@ impl Asked {
     async fn at(&self, per_second: u64) -> Consistency {
         for _ in 0..per_second {
             self.clock.advance(Micros::new(1_000_000 / per_second));
-            let answer = self.node.check(&Descriptor::new(), 1).await;
+            let answer = self.node.check(&Descriptor::new()).await;
             assert!(answer.allowed() && answer.degraded().is_none());
         }
         let (rules, request) = (self.node.rules(), Descriptor::new());
-        let hit = rules.limited(&request, 1, Micros::MAX).hits[0].clone();
-        self.node.store().held(&hit).in_force
+        self.node.store().held(rules.rule(0), &request).in_force
     }
 }
 

@@ -28,7 +28,7 @@ async fn a_refusal_under_the_old_limit_is_not_remembered_under_the_new_one() {
     proxy.set(Mode::Delay(Duration::from_millis(300))).await;
     let under_the_old = tokio::spawn({
         let node = Arc::clone(&node);
-        async move { node.check(&Descriptor::new(), 100).await }
+        async move { node.request(&Descriptor::new()).cost(100).check().await }
     });
     let calls = node.store().stats().lease_calls;
     poll::until("the call to be sent", async || (node.store().stats().lease_calls > calls).then_some(()))
@@ -37,7 +37,7 @@ async fn a_refusal_under_the_old_limit_is_not_remembered_under_the_new_one() {
     node.set_rules(with_burst(1_000));
     assert!(check(&node).await.allowed());
     proxy.set(Mode::Pass).await;
-    assert!(node.check(&Descriptor::new(), 100).await.allowed(), "a thousand is enough");
+    assert!(node.request(&Descriptor::new()).cost(100).check().await.allowed(), "a thousand is enough");
 }
 
 #[tokio::test]
@@ -47,10 +47,10 @@ async fn what_was_used_beyond_the_old_limit_stays_used_when_an_old_lease_comes_b
     warm(&first).await;
     first.set_rules(with_burst(10_000));
     second.set_rules(with_burst(10_000));
-    assert!(second.check(&Descriptor::new(), 5_000).await.allowed());
+    assert!(second.request(&Descriptor::new()).cost(5_000).check().await.allowed());
     check(&first).await; // finds the new limit, and gives back what it has under the old one
     first.store().close().await;
-    let left = second.peek(&Descriptor::new(), 1).await.remaining().unwrap();
+    let left = second.request(&Descriptor::new()).peek().await.remaining().unwrap();
     assert!(left < 5_000, "{left} are left of 10,000 of which 5,000 were taken at once");
 }
 
@@ -74,7 +74,7 @@ async fn what_is_owed_is_charged_under_the_limit_of_now() {
     proxy.set(Mode::Pass).await;
     let other = node(&server.url(), THOUSAND).await;
     poll::until("more than the old capacity to be charged", async || {
-        let left = other.peek(&Descriptor::new(), 1).await.remaining().unwrap();
+        let left = other.request(&Descriptor::new()).peek().await.remaining().unwrap();
         (left <= 900).then_some(())
     })
     .await;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate::{Descriptor, LeasedStore, Limiter, Micros, Outcome};
+use tollgate::{Descriptor, LeasedStore, Limiter, Status};
 use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
 use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
@@ -34,7 +34,7 @@ impl Caller {
     async fn find(node: &Limiter<LeasedStore>, cluster: &RedisCluster, name: &str) -> Self {
         let numbered = |what: &str, number: u32| format!("{name} {what} {number}");
         let mut caller = Caller { user: String::new(), pool: String::new(), device: String::new() };
-        for (place, what) in ["user", "pool", "device"].into_iter().enumerate() {
+        for (place, what) in (0..).zip(["user", "pool", "device"]) {
             for number in 0.. {
                 let field = match place {
                     0 => &mut caller.user,
@@ -43,7 +43,7 @@ impl Caller {
                 };
                 *field = numbered(what, number);
                 let (rules, request) = (node.rules(), caller.request());
-                let key = node.store().redis().key(&rules.limited(&request, 1, Micros::MAX).hits[place]);
+                let key = node.store().redis().key(rules.rule(place), &request);
                 if (cluster.primary_with(&key).await == 0) == (what == "pool") {
                     break;
                 }
@@ -63,10 +63,10 @@ async fn start() -> (RedisCluster, Arc<Limiter<LeasedStore>>) {
 async fn admitted(node: &Limiter<LeasedStore>, caller: &Caller) -> u64 {
     let mut admitted = 0;
     for _ in 0..40 {
-        let answer = node.check(&caller.request(), 1).await;
-        match answer.outcome() {
-            Outcome::Allowed => admitted += 1,
-            outcome => assert_eq!((outcome, answer.rule()), (Outcome::Refused, Some("user"))),
+        let answer = node.check(&caller.request()).await;
+        match answer.status() {
+            Status::Allowed => admitted += 1,
+            outcome => assert_eq!((outcome, answer.rule()), (Status::Refused, Some("user"))),
         }
     }
     admitted
@@ -81,15 +81,15 @@ async fn a_lost_shard_opens_its_own_rules_and_no_exact_rule_of_another() {
     warm_with(&node, &crowd).await;
     cluster.nodes[0].proxy.set(Mode::Refuse).await;
     poll::until("what is leased to be spent", async || {
-        let answer = node.check(&crowd, 1).await;
+        let answer = node.check(&crowd).await;
         answer.degraded().is_some().then_some(())
     })
     .await;
     // A hot key's lease cannot be renewed; a cold one's charge finds nobody.
     for caller in [&hot, &cold] {
         assert_eq!(admitted(&node, caller).await, FEW, "the user's tier lives elsewhere, and still counts");
-        let answer = node.peek(&caller.request(), 1).await;
-        let device = answer.tiers().iter().find(|tier| tier.verdict.limit == 1_000).unwrap();
-        assert_eq!(device.verdict.remaining, 1_000 - FEW, "and so does the one behind the lost tier");
+        let answer = node.request(&caller.request()).peek().await;
+        let device = answer.tiers().iter().find(|tier| tier.verdict().limit == 1_000).unwrap();
+        assert_eq!(device.verdict().remaining, 1_000 - FEW, "and so does the one behind the lost tier");
     }
 }

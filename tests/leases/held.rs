@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::core::algorithm::Demand;
 use tollgate::core::lease::{Call, NodeId};
 use tollgate::core::rule::Consistency;
-use tollgate::core::{Enforcement, Space};
-use tollgate::{Descriptor, Hit, Limit, Micros, RedisStore};
+use tollgate::{Descriptor, Limit, Micros, RedisStore};
 use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
+use tollgate_tests::rows::OneBucket;
 
 use crate::{calls, check, node, warm};
 
@@ -53,16 +52,15 @@ async fn a_cold_key_is_decided_at_redis_and_a_hot_one_here() {
     let node = node(&server.url(), THOUSAND).await;
     let request = Descriptor::new();
     let rules = node.rules();
-    let limited = rules.limited(&request, 1, Micros::MAX);
-    let hit = limited.hits[0].clone();
+    let held = || node.store().held(rules.rule(0), &request);
     check(&node).await;
-    assert_eq!(node.store().held(&hit).in_force, Consistency::Exact);
+    assert_eq!(held().in_force, Consistency::Exact);
     assert_eq!(node.store().stats().lease_calls, 0);
     warm(&node).await;
     // A key cools down while a busy machine does something else.
     poll::until("a lease in force", async || {
         check(&node).await;
-        (node.store().held(&hit).in_force == Consistency::Leased).then_some(())
+        (held().in_force == Consistency::Leased).then_some(())
     })
     .await;
 }
@@ -72,7 +70,7 @@ async fn what_nobody_uses_goes_back_and_so_does_everything_when_a_node_stops() {
     let server = RedisServer::start().await;
     let (first, second) = (node(&server.url(), THOUSAND).await, node(&server.url(), THOUSAND).await);
     let admitted = warm(&first).await;
-    let left = || async { second.peek(&Descriptor::new(), 1).await.remaining().unwrap() };
+    let left = || async { second.request(&Descriptor::new()).peek().await.remaining().unwrap() };
     poll::until("an idle lease to come back", async || (left().await == 1_000 - admitted).then_some(()))
         .await;
     let admitted = admitted + warm(&first).await;
@@ -99,8 +97,8 @@ async fn a_tier_that_redis_refuses_puts_back_what_was_taken_here() {
     assert_eq!(admitted, 60);
     assert!(node.store().stats().local_decisions > 0);
     node.store().close().await;
-    let tiers = node.peek(&Descriptor::new().with("user_id", "1"), 1).await;
-    let remaining: Vec<u64> = tiers.tiers().iter().map(|tier| tier.verdict.remaining).collect();
+    let tiers = node.request(&Descriptor::new().with("user_id", "1")).peek().await;
+    let remaining: Vec<u64> = tiers.tiers().iter().map(|tier| tier.verdict().remaining).collect();
     assert_eq!(remaining[1], 0);
     assert_eq!(remaining[2], 5_000 - 400, "rules on trial are charged whatever others say");
     // A renewal that left while tokens were taken has told that they are spent.
@@ -169,10 +167,10 @@ async fn a_refund_and_a_reset_end_a_remembered_refusal_at_once() {
     let request = Descriptor::new();
     poll::until("a refusal", async || (!check(&node).await.allowed()).then_some(())).await;
     assert!(!check(&node).await.allowed());
-    node.refund(&request, 1).await.unwrap();
+    node.request(&request).refund().await.unwrap();
     assert!(check(&node).await.allowed());
     assert!(!check(&node).await.allowed());
-    node.reset(&request).await.unwrap();
+    node.request(&request).reset().await.unwrap();
     assert!(check(&node).await.allowed());
 }
 
@@ -208,14 +206,12 @@ async fn what_is_lent_first_is_remembered_until_it_would_be_earned_back() {
     let store = RedisStore::builder(&server.url()).deadline(crate::UNHURRIED).connect().await.unwrap();
     for limit in ["100/h burst 1000", "100 every 1h burst 1000"] {
         let limit: Limit = limit.parse().unwrap();
-        let space = Space::ad_hoc(&limit);
-        let demand = Demand { cost: 1, patience: Micros::MAX };
-        let hit = Hit { key: space.named("a"), limit: &limit, demand, enforcement: Enforcement::Enforce };
+        let bucket = OneBucket::new(&limit, "a");
         let term = Micros::new(500_000);
         let call = Call { node: NodeId(1), sequence: 1, left: 0, returned: 0, least: 1, want: 400, term };
-        let (loan, _) = store.lend(&hit, &call).await.unwrap().unwrap();
+        let (loan, _) = store.lend(bucket.rule(), bucket.request(), &call).await.unwrap().unwrap();
         assert_eq!(loan.granted, 400);
-        let key = String::from_utf8(store.key(&hit)).unwrap();
+        let key = String::from_utf8(store.key(bucket.rule(), bucket.request())).unwrap();
         let left = server.command(&["PTTL", &key]).await;
         let left: i64 = redis::from_redis_value(left).unwrap();
         const SLACK_MS: i64 = 20_000; // a busy machine may take its time to look

@@ -42,7 +42,7 @@ async fn node_at(url: &str, rules: &str, clock: &Clock) -> Arc<Limiter<LeasedSto
 }
 
 async fn check(node: &Limiter<LeasedStore>) -> Answer {
-    node.check(&Descriptor::new().with("user_id", "1"), 1).await
+    node.check(&Descriptor::new().with("user_id", "1")).await
 }
 
 /// What was asked of Redis for the sake of decisions.
@@ -61,7 +61,7 @@ async fn warm_with(node: &Limiter<LeasedStore>, request: &Descriptor<'_>) -> u64
     let mut admitted = 0;
     poll::until("a lease", async || {
         for _ in 0..20 {
-            admitted += u64::from(node.check(request, 1).await.allowed());
+            admitted += u64::from(node.check(request).await.allowed());
         }
         (node.store().stats().local_decisions > 0).then_some(())
     })

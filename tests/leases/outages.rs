@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Descriptor, LeasedStore, Limiter, Outcome};
+use tollgate::{Descriptor, LeasedStore, Limiter, Status};
 use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
@@ -21,12 +21,12 @@ async fn behind_a_proxy(rules: &str) -> (RedisServer, FaultProxy, std::sync::Arc
 }
 
 #[tokio::test]
-async fn a_lease_is_spent_to_its_end_without_redis_and_then_the_policy_speaks() {
+async fn a_lease_is_spent_to_its_end_without_redis_and_then_the_failure_policy_applies() {
     let rules = "rules: [{ name: all, key: global, limit: 1/d burst 100000, consistency: leased,
                            on_store_failure: closed }]";
     let (_server, proxy, node) = behind_a_proxy(rules).await;
     // On a busy machine a lease may end before it is asked for; then another is tried.
-    poll::until("a decision on held tokens while Redis is away", async || {
+    poll::until("a decision on held tokens while Redis is unavailable", async || {
         proxy.set(Mode::Pass).await;
         poll::until("tokens to be held", async || {
             check(&node).await;
@@ -40,7 +40,7 @@ async fn a_lease_is_spent_to_its_end_without_redis_and_then_the_policy_speaks() 
     .await;
     poll::until("the lease to end", async || {
         let answer = check(&node).await;
-        (answer.outcome() == Outcome::Unavailable).then_some(())
+        (answer.status() == Status::Unavailable).then_some(())
     })
     .await;
     proxy.set(Mode::Pass).await;
@@ -48,10 +48,11 @@ async fn a_lease_is_spent_to_its_end_without_redis_and_then_the_policy_speaks() 
 }
 
 #[tokio::test]
-async fn what_was_admitted_in_an_outage_is_charged_afterwards_at_most_one_capacity() {
+async fn what_leased_rules_admitted_in_an_outage_is_charged_afterwards_at_most_one_capacity() {
     let rules = "rules:
-      - { name: few, key: global:few, limit: 1/d burst 1000, on_store_failure: open }
-      - { name: many, key: 'user:{user_id}', limit: 1/d burst 50, on_store_failure: open }";
+      - { name: few, key: global:few, limit: 1/d burst 1000, consistency: leased, on_store_failure: open }
+      - { name: many, key: 'user:{user_id}', limit: 1/d burst 50, consistency: leased, on_store_failure: open }
+      - { name: exact, key: global:exact, limit: 1/d burst 1000, on_store_failure: open }";
     let (server, proxy, degraded) = behind_a_proxy(rules).await;
     let other = node(&server.url(), rules).await;
     assert!(check(&other).await.degraded().is_none());
@@ -63,9 +64,9 @@ async fn what_was_admitted_in_an_outage_is_charged_afterwards_at_most_one_capaci
     }
     proxy.set(Mode::Pass).await;
     poll::until("the debt to be paid", async || {
-        let answer = other.peek(&Descriptor::new().with("user_id", "1"), 1).await;
-        let left: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict.remaining).collect();
-        (left == [1_000 - 1 - admitted, 0]).then_some(())
+        let answer = other.request(&Descriptor::new().with("user_id", "1")).peek().await;
+        let left: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict().remaining).collect();
+        (left == [1_000 - 1 - admitted, 0, 1_000 - 1]).then_some(())
     })
     .await;
     // The node counts after Redis has answered it.
@@ -81,15 +82,15 @@ async fn cut(proxy: &FaultProxy, node: &Limiter<LeasedStore>) {
     poll::until("the breaker to open", async || (!node.store().redis().stats().up).then_some(())).await;
 }
 
-/// Redis is there again, and everything is paid.
+/// Redis has recovered, and everything is charged.
 async fn heal(proxy: &FaultProxy, node: &Limiter<LeasedStore>) {
     proxy.set(Mode::Pass).await;
-    poll::until("Redis to be back", async || node.store().redis().stats().up.then_some(())).await;
+    poll::until("Redis to recover", async || node.store().redis().stats().up.then_some(())).await;
     node.store().close().await;
 }
 
 async fn left(node: &Limiter<LeasedStore>) -> u64 {
-    let answer = node.peek(&Descriptor::new().with("user_id", "1"), 1).await;
+    let answer = node.request(&Descriptor::new().with("user_id", "1")).peek().await;
     assert!(answer.degraded().is_none());
     answer.remaining().unwrap()
 }
@@ -97,11 +98,14 @@ async fn left(node: &Limiter<LeasedStore>) -> u64 {
 #[tokio::test]
 async fn what_redis_ran_and_nobody_heard_of_is_charged_once() {
     for policy in ["open", "local"] {
-        let rules = format!("rules: [{{ key: global, limit: 1/d burst 1000, on_store_failure: {policy} }}]");
+        let rules = format!(
+            "rules: [{{ key: global, limit: 1/d burst 1000, consistency: leased, on_store_failure: {policy} }}]"
+        );
         let server = RedisServer::start().await;
         let proxy = FaultProxy::start(server.port()).await;
         let degraded = node_with(&proxy.url(), &rules, PATIENT).await;
         let other = node(&server.url(), &rules).await;
+        assert_eq!(left(&degraded).await, 1_000, "from now on Redis knows the script");
         proxy.set(Mode::DropReplies).await;
         let answer = check(&degraded).await;
         assert_eq!(answer.degraded().map(|degraded| degraded.reason), Some("timeout"));
@@ -168,19 +172,19 @@ async fn a_crowd_that_waits_in_vain_does_not_ask_one_after_the_other() {
 #[tokio::test]
 async fn a_node_that_stops_pays_everything_it_owes() {
     const USERS: usize = 300;
-    let rules = "rules: [{ key: 'user:{user_id}', limit: 1/d burst 10, on_store_failure: open }]";
+    let rules = "rules: [{ key: 'user:{user_id}', limit: 1/d burst 10, consistency: leased, on_store_failure: open }]";
     let (server, proxy, degraded) = behind_a_proxy(rules).await;
     let other = node(&server.url(), rules).await;
     cut(&proxy, &degraded).await;
     let users: Vec<String> = (0..USERS).map(|number| number.to_string()).collect();
     let request = |user| Descriptor::new().with("user_id", user);
     for user in &users {
-        assert!(degraded.check(&request(&**user), 3).await.degraded().is_some());
+        assert!(degraded.request(&request(&**user)).cost(3).check().await.degraded().is_some());
     }
     heal(&proxy, &degraded).await;
     assert_eq!(degraded.store().stats().tokens_debited, 3 * 300);
     for user in &users {
-        assert_eq!(other.peek(&request(&**user), 1).await.remaining(), Some(7), "user {user}");
+        assert_eq!(other.request(&request(&**user)).peek().await.remaining(), Some(7), "user {user}");
     }
 }
 

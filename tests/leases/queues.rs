@@ -48,11 +48,11 @@ async fn one_who_would_not_wait_takes_nothing_out_of_a_queue() {
     let node = node(&server.url(), QUEUE).await;
     let long = delays(Arc::clone(&node), 1_000).await;
     assert!(long.last().is_some_and(|delay| *delay > 1_000_000), "the queue is seconds long");
-    let left = async || node.peek(&Descriptor::new(), 1).await.remaining().unwrap();
+    let left = async || node.request(&Descriptor::new()).peek().await.remaining().unwrap();
     let (calls, before) = (crate::calls(&node), left().await);
     for _ in 0..500 {
         let soon = node.store().clock().now().after(Micros::new(1_000));
-        assert!(!node.until_allowed(&Descriptor::new(), 1, soon).await.allowed());
+        assert!(!node.request(&Descriptor::new()).until_allowed(soon).await.allowed());
     }
     assert!(left().await >= before, "nothing was charged");
     let calls = crate::calls(&node) - calls;

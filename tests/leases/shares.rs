@@ -116,8 +116,8 @@ async fn the_last_known_fleet_counts_while_redis_is_away_and_when_it_has_forgott
     }
     for node in &nodes {
         poll::until("Redis to be missed", async || (!node.store().redis().stats().up).then_some(())).await;
-        let answer = node.check(&Descriptor::new().with("user_id", "1"), 1).await;
-        let limits: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict.limit).collect();
+        let answer = node.check(&Descriptor::new().with("user_id", "1")).await;
+        let limits: Vec<u64> = answer.tiers().iter().map(|tier| tier.verdict().limit).collect();
         assert_eq!(limits, [25, 25], "a quarter for each of four, also of what falls back to shares");
     }
     // Nobody is on the roll any more; each hears only of those who called before.
@@ -128,7 +128,7 @@ async fn the_last_known_fleet_counts_while_redis_is_away_and_when_it_has_forgott
     }
     poll::until("the roll to be called some times", async || {
         for node in &nodes {
-            let share = node.peek(&Descriptor::new(), 1).await.limit();
+            let share = node.request(&Descriptor::new()).peek().await.limit();
             assert_eq!(share, Some(25), "nobody takes the share of another");
         }
         (server.calls("evalsha").await >= before + 12).then_some(())
@@ -147,13 +147,13 @@ async fn a_share_is_put_back_when_redis_refuses_another_tier_and_the_other_way_r
     let node = node(&server.url(), rules).await;
     fleet_of(std::slice::from_ref(&node), 1).await;
     let left = async |user: &str| {
-        let answer = node.peek(&Descriptor::new().with("user_id", user), 1).await;
-        answer.tiers().iter().map(|tier| tier.verdict.remaining).collect::<Vec<u64>>()
+        let answer = node.request(&Descriptor::new().with("user_id", user)).peek().await;
+        answer.tiers().iter().map(|tier| tier.verdict().remaining).collect::<Vec<u64>>()
     };
     let ask = async |user: &str, times: u64| {
         let mut admitted = 0;
         for _ in 0..times {
-            admitted += u64::from(node.check(&Descriptor::new().with("user_id", user), 1).await.allowed());
+            admitted += u64::from(node.check(&Descriptor::new().with("user_id", user)).await.allowed());
         }
         admitted
     };

@@ -21,11 +21,11 @@ async fn a_reservation_on_a_lease_that_is_settled_for_less_gives_the_rest_back()
         let node = node(&server.url(), &rules).await;
         let request = Descriptor::new();
         let admitted = warm(&node).await;
-        let reserved = node.reserve(&request, 300, Micros::new(60_000_000)).await.unwrap();
+        let reserved = node.request(&request).cost(300).reserve(Micros::new(60_000_000)).await.unwrap();
         let settled = node.settle(reserved.reservation.unwrap(), 100).await.unwrap();
         assert_eq!(settled.refunded, 200, "{limit}");
         node.store().close().await;
-        let left = node.peek(&request, 1).await.remaining().unwrap();
+        let left = node.request(&request).peek().await.remaining().unwrap();
         assert_eq!(left, 900 - admitted, "{limit}");
     }
 }
@@ -41,16 +41,16 @@ async fn a_reservation_on_shares_is_settled_by_one_node_of_a_fleet() {
     fleet_of(&nodes, 3).await;
     let request = Descriptor::new();
     for other in &nodes[1..] {
-        other.check(&request, 60).await;
+        other.request(&request).cost(60).check().await;
     }
-    let reserved = nodes[0].reserve(&request, 50, Micros::new(60_000_000)).await.unwrap();
+    let reserved = nodes[0].request(&request).cost(50).reserve(Micros::new(60_000_000)).await.unwrap();
     let reservation = reserved.reservation.unwrap();
     for node in nodes.iter().chain(&nodes) {
         assert_eq!(node.settle(reservation, 10).await.unwrap().refunded, 40);
     }
     let mut left = Vec::new();
     for node in &nodes {
-        left.push(node.peek(&request, 1).await.remaining().unwrap());
+        left.push(node.request(&request).peek().await.remaining().unwrap());
     }
     assert_eq!(left, [90, 40, 40]);
 }
@@ -78,15 +78,18 @@ async fn what_time_has_paid_back_already_is_not_given_back_again() {
         };
         for _ in 0..40 {
             clock.advance(Micros::new(10_000));
-            assert!(first.check(&request, 1).await.allowed(), "{limit}");
+            assert!(first.check(&request).await.allowed(), "{limit}");
         }
         turn_to(9);
-        let reserved = first.reserve(&request, 30, Micros::new(60_000_000)).await.unwrap();
+        let reserved = first.request(&request).cost(30).reserve(Micros::new(60_000_000)).await.unwrap();
         assert!(first.store().stats().local_decisions > 0, "{limit}: it is on a lease");
         first.store().close().await;
         turn_to(later);
-        assert!(second.check(&request, 100).await.allowed(), "{limit}: all of it has come back");
+        assert!(
+            second.request(&request).cost(100).check().await.allowed(),
+            "{limit}: all of it has come back"
+        );
         first.settle(reserved.reservation.unwrap(), 0).await.unwrap();
-        assert_eq!(second.peek(&request, 1).await.remaining(), Some(0), "{limit}");
+        assert_eq!(second.request(&request).peek().await.remaining(), Some(0), "{limit}");
     }
 }

@@ -28,7 +28,7 @@ async fn a_reset_that_is_given_up_does_not_stop_its_key() {
     let request = Descriptor::new();
     tokio::select! {
         biased;
-        _ = node.reset(&request) => panic!("nothing gets through"),
+        _ = node.request(&request).reset() => panic!("nothing gets through"),
         () = std::future::ready(()) => {} // it was looked at once, and what it had begun is dropped
     }
     proxy.set(Mode::Pass).await;
@@ -52,7 +52,7 @@ async fn a_decision_has_one_deadline_whomever_it_waits_for() {
     let askers: Vec<_> = (0..3)
         .map(|_| {
             let node = Arc::clone(&node);
-            tokio::spawn(async move { node.check(&Descriptor::new(), 500).await })
+            tokio::spawn(async move { node.request(&Descriptor::new()).cost(500).check().await })
         })
         .collect();
     for asker in askers {
@@ -70,7 +70,7 @@ async fn one_who_would_not_wait_in_a_queue_is_no_reason_to_refuse_one_who_would(
     let node = node(&server.url(), rules).await;
     assert!(check(&node).await.allowed());
     let now = node.store().clock().now();
-    assert!(!node.until_allowed(&Descriptor::new(), 1, now).await.allowed());
+    assert!(!node.request(&Descriptor::new()).until_allowed(now).await.allowed());
     assert!(check(&node).await.allowed(), "there is room in the queue");
 }
 

@@ -124,7 +124,7 @@ async fn prints_the_same_lines(url: &str) {
         });
         lines.await.unwrap_or_else(|error| panic!("{folder}: {error}"));
         assert_eq!(String::from_utf8(out).expect("JSON is UTF-8"), read("expected.jsonl"), "{folder}");
-        replay.store().forget_all().await.expect("the server answers");
+        replay.store().delete_all().await.expect("the server answers");
     }
 }
 

@@ -164,7 +164,7 @@ async fn is_followed(database: &Database, followed: &Followed) {
     followed.until_the_rules_are(&["a"]).await;
     let everybody = Descriptor::new();
     for left in [4, 3] {
-        assert_eq!(followed.limiter.check(&everybody, 1).await.remaining(), Some(left));
+        assert_eq!(followed.limiter.check(&everybody).await.remaining(), Some(left));
     }
     // A bad row: nothing of the new set is taken, also not what is good of it.
     run(database, "INSERT INTO rate_limit_rule (rule_id, name, key_pattern, limit_text) VALUES (77, 'b', 'ip:{ip}', 'fast')").await.unwrap();
@@ -181,7 +181,7 @@ async fn is_followed(database: &Database, followed: &Followed) {
     // Mended, and what the unchanged rule counted is still counted.
     run(database, "UPDATE rate_limit_rule SET limit_text = '9/h' WHERE rule_id = 77").await.unwrap();
     until("all three are there", || followed.labels().len() == 3).await;
-    let answer = followed.limiter.check(&everybody, 1).await;
+    let answer = followed.limiter.check(&everybody).await;
     assert!(answer.remaining().is_some_and(|left| left <= 3), "{answer:?}");
     assert_eq!(answer.rules().rules().iter().find(|rule| rule.label() == "b").unwrap().id(), Some(77));
     run(database, "DELETE FROM rate_limit_rule").await.unwrap();
@@ -303,7 +303,7 @@ async fn a_flip_between_two_sets_never_mixes_them_within_a_request() {
                 let request = Descriptor::new().with("user_id", user.as_str());
                 let mut seen = [0_u64; 2];
                 while !stop.load(Ordering::Relaxed) {
-                    let answer = runtime.block_on(limiter.check(&request, 1));
+                    let answer = runtime.block_on(limiter.check(&request));
                     let sides: Vec<u8> = answer
                         .tiers()
                         .iter()

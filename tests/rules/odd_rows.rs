@@ -71,7 +71,7 @@ fn error<'l>(list: &'l Value, name: &str) -> Option<&'l str> {
 async fn odd_rows(url: &str) {
     let database = Database::open(url).await.unwrap();
     let server = Running::start(url).await;
-    let allowed = async || server.limiter.check(&Descriptor::new(), 1).await.allowed();
+    let allowed = async || server.limiter.check(&Descriptor::new()).await.allowed();
     server.expect(201, "POST", "/v1/rules", r#"{"name": "good", "key": "global", "limit": "1000/s"}"#).await;
     write_odd_rows(&database, url).await;
 

@@ -55,8 +55,8 @@ impl Calm {
     }
 
     /// The same with requests that would not wait any longer than this.
-    fn with_patience(mut self, patience: Micros) -> Self {
-        self.nodes.iter_mut().for_each(|(node, _)| node.patience = patience);
+    fn with_max_wait(mut self, max_wait: Micros) -> Self {
+        self.nodes.iter_mut().for_each(|(node, _)| node.max_wait = max_wait);
         self
     }
 
@@ -153,7 +153,7 @@ fn places_that_several_nodes_take_by_the_block_leave_one_after_the_other() {
 fn requests_that_would_not_wait_for_long_use_a_queue_no_less_than_exactly() {
     // Ten times as many as leave, and the queue is longer than anybody waits.
     let calm = Calm::new("10/s queue 100", &[10_000], Temper::LEASED);
-    let mut calm = calm.with_patience(Micros::new(5_000_000));
+    let mut calm = calm.with_max_wait(Micros::new(5_000_000));
     let (first, then) = (calm.run(6), calm.run(20));
     println!(
         "10/s queue 100, asked 100 times a second by the impatient: {first:?}, then {then:?} in twenty more"

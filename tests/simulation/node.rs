@@ -2,13 +2,13 @@
 
 use tollgate_core::algorithm::Demand;
 use tollgate_core::lease::{Call, Loan, NodeId, Parting, Purse, ROUNDS, Step, Taken, Temper, is_lent};
-use tollgate_core::{Limit, Micros, Timestamp, Verdict};
+use tollgate_core::{Limit, Mark, Micros, Timestamp, Verdict};
 
 /// What a node sends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Message {
     Lend(Call),
-    /// Places in a queue, for somebody of this patience.
+    /// Places in a queue, for a request with this maximum wait.
     Block(Call, Micros),
     Charge {
         demand: Demand,
@@ -54,7 +54,7 @@ pub(crate) struct Node {
     fast_permille: i64,
     temper: Temper,
     /// How long its requests would wait in a queue.
-    pub(crate) patience: Micros,
+    pub(crate) max_wait: Micros,
     /// How often it was stopped and not continued.
     pub(crate) paused: u32,
 }
@@ -94,7 +94,7 @@ impl Node {
             ahead,
             fast_permille,
             temper,
-            patience: Micros::MAX,
+            max_wait: Micros::MAX,
             paused: 0,
         }
     }
@@ -128,7 +128,7 @@ impl Node {
     fn ask(&mut self, key: usize, mut request: Waiting, now: i64, outcome: &mut Outcome) {
         let (clock, id, sequence, cost) = (self.clock(now), self.id, self.next_sequence(), request.cost);
         let desk = &mut self.desks[key];
-        let demand = Demand { cost, patience: self.patience };
+        let demand = Demand { cost, max_wait: self.max_wait };
         let step = if request.round == ROUNDS {
             Step::Exact
         } else {
@@ -149,7 +149,7 @@ impl Node {
                     desk.waiting.push(request);
                 } else {
                     desk.block = Some(sequence);
-                    outcome.send.push(Message::Block(call, self.patience));
+                    outcome.send.push(Message::Block(call, self.max_wait));
                 }
             }
             Step::Exact => self.leave_to_the_store(key, cost, outcome),
@@ -159,7 +159,7 @@ impl Node {
     fn leave_to_the_store(&mut self, key: usize, cost: u64, outcome: &mut Outcome) {
         self.tickets += 1;
         self.desks[key].tickets.push(self.tickets);
-        let demand = Demand { cost, patience: self.patience };
+        let demand = Demand { cost, max_wait: self.max_wait };
         outcome.send.push(Message::Charge { demand, ticket: self.tickets });
     }
 
@@ -175,14 +175,14 @@ impl Node {
         match reply {
             Reply::Loan { call, outcome: answer } => {
                 match answer {
-                    Some((loan, verdict)) => desk.purse.lent(&call, loan, &verdict, clock),
+                    Some((loan, verdict)) => desk.purse.lent(&call, loan, &verdict, Mark::default(), clock),
                     None => desk.purse.gave_up(&call, clock),
                 }
                 self.wake(key, now, &mut outcome);
             }
             Reply::Block { call, verdict, charged_at } => {
                 let waits = desk.block.take_if(|sequence| *sequence == call.sequence).is_some();
-                match desk.purse.placed(&call, self.patience, &verdict, clock) {
+                match desk.purse.placed(&call, self.max_wait, &verdict, clock) {
                     Some(Step::Pass(_, verdict)) => {
                         outcome.passed_at_store = Some((charged_at, call.least, verdict.delay));
                     }

@@ -53,8 +53,8 @@ impl Store {
     pub(crate) fn answer(&mut self, key: usize, version: usize, message: Message, now: i64) -> Reply {
         match message {
             Message::Lend(call) => Reply::Loan { call, outcome: self.lend(key, version, &call, now) },
-            Message::Block(call, patience) => {
-                let verdict = self.charge(key, version, Demand { cost: call.want, patience }, now);
+            Message::Block(call, max_wait) => {
+                let verdict = self.charge(key, version, Demand { cost: call.want, max_wait }, now);
                 Reply::Block { call, verdict, charged_at: now }
             }
             Message::Charge { demand, ticket } => {

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::poll;
-use crate::ports::free_port;
+use crate::ports::Port;
 use connection::connection;
 
 /// What becomes of the bytes.
@@ -33,7 +33,7 @@ pub enum Mode {
     Forget,
     /// Connections are reset: those that are open at once, new ones as soon as they are accepted.
     Reset,
-    /// Open connections are reset and nobody listens.
+    /// Open connections are reset, and new ones are refused.
     Refuse,
     /// So many bytes of replies pass on each connection, then it is closed. With 0 the server has executed what it
     /// was asked, and the client only sees that the connection is gone.
@@ -67,7 +67,7 @@ struct Counters {
 /// The proxy; gone, with all its connections, when it is dropped.
 #[derive(Debug)]
 pub struct FaultProxy {
-    port: u16,
+    port: Port,
     mode: watch::Sender<Mode>,
     listening: watch::Receiver<bool>,
     counters: Arc<Counters>,
@@ -81,14 +81,14 @@ impl FaultProxy {
     ///
     /// No port is free.
     pub async fn start(server_port: u16) -> Self {
-        let port = free_port();
+        let port = Port::reserve();
         let (mode, mode_changes) = watch::channel(Mode::Pass);
         let (is_listening, listening) = watch::channel(false);
         let counters = Arc::new(Counters::default());
-        let acceptor = Acceptor { port, server_port, mode: mode_changes, is_listening };
+        let acceptor = Acceptor { port: port.get(), server_port, mode: mode_changes, is_listening };
         let acceptor = tokio::spawn(acceptor.run(counters.clone()));
         let mut proxy = FaultProxy { port, mode, listening, counters, acceptor };
-        proxy.listening.wait_for(|listening| *listening).await.expect("the proxy found a port");
+        proxy.listening.wait_for(|listening| *listening).await.expect("the proxy listens");
         proxy
     }
 
@@ -108,12 +108,12 @@ impl FaultProxy {
 
     /// The port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
-        self.port
+        self.port.get()
     }
 
     /// Where clients of a Redis behind it find it.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port())
     }
 
     /// Connections accepted so far.
@@ -161,7 +161,8 @@ impl Acceptor {
                     return;
                 }
             }
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await.expect("our own port");
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await;
+            let listener = listener.expect("the port is reserved for this proxy");
             self.is_listening.send_replace(true);
             let mode = self.mode.clone();
             loop {

@@ -10,6 +10,7 @@ pub mod postgres;
 pub mod random;
 pub mod redis_cluster;
 pub mod redis_server;
+pub mod rows;
 pub mod scratch;
 pub mod sentinels;
 pub mod signals;

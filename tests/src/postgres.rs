@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::poll;
-use crate::ports::free_port;
+use crate::ports::Port;
 use crate::scratch::Scratch;
 
 /// Starting takes a second or two; a busy machine may take its time.
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Postgres {
     programs: PathBuf,
     folder: PathBuf,
-    port: u16,
+    port: Port,
     process: Option<Child>,
 }
 
@@ -35,19 +35,19 @@ impl Postgres {
         }
         let mut initdb = as_postgres(&programs.join("initdb"));
         run(initdb.args(["-A", "trust", "-U", "postgres", "--no-sync", "-D"]).arg(folder.join("data")));
-        let mut server = Postgres { programs, folder, port: free_port(), process: None };
+        let mut server = Postgres { programs, folder, port: Port::reserve(), process: None };
         server.resume();
         server
     }
 
     /// Where it is: `postgres://postgres@127.0.0.1:54321/postgres`.
     pub fn url(&self) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port())
     }
 
     /// The port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
-        self.port
+        self.port.get()
     }
 
     /// Starts the server again on the same port and data.
@@ -60,7 +60,15 @@ impl Postgres {
         postgres
             .arg("-D")
             .arg(self.folder.join("data"))
-            .args(["-p", &self.port.to_string(), "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-c"])
+            .args([
+                "-p",
+                &self.port().to_string(),
+                "-c",
+                "listen_addresses=127.0.0.1",
+                "-c",
+                "fsync=off",
+                "-c",
+            ])
             .arg(format!("unix_socket_directories={}", self.folder.display()))
             .stdout(Stdio::null())
             .stderr(Stdio::null());

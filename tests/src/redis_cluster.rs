@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::fault_proxy::FaultProxy;
 use crate::poll;
-use crate::ports::free_port;
+use crate::ports::Port;
 use crate::redis_server::{Options, RedisServer, text};
 
 /// How many primaries there are.
@@ -40,7 +40,7 @@ pub struct Node {
     pub proxy: FaultProxy,
     /// Its name in the Cluster.
     pub id: String,
-    bus_port: u16,
+    bus_port: Port,
 }
 
 impl RedisCluster {
@@ -78,6 +78,19 @@ impl RedisCluster {
             node.until_in_order(replicas).await;
         }
         cluster
+    }
+
+    /// Starts one more node without slots, and waits until all know it. The index of the node.
+    ///
+    /// # Panics
+    ///
+    /// There is no redis-server, or the nodes do not come together.
+    pub async fn join(&mut self) -> usize {
+        let number = u16::try_from(self.nodes.len()).expect("a few");
+        self.nodes.push(Node::start(number, Options::default()).await);
+        self.introduce().await;
+        self.nodes[usize::from(number)].until_in_order(Replicas::None).await;
+        usize::from(number)
     }
 
     /// Where clients find it.
@@ -179,7 +192,7 @@ impl RedisCluster {
     async fn introduce(&self) {
         for one in &self.nodes {
             for other in self.nodes.iter().filter(|other| other.id != one.id) {
-                let (port, bus) = (other.server.port().to_string(), other.bus_port.to_string());
+                let (port, bus) = (other.server.port().to_string(), other.bus_port.get().to_string());
                 one.server.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
             }
         }
@@ -197,8 +210,8 @@ impl RedisCluster {
 
 impl Node {
     async fn start(number: u16, options: Options<'_>) -> Self {
-        let bus_port = free_port();
-        let bus = bus_port.to_string();
+        let bus_port = Port::reserve();
+        let bus = bus_port.get().to_string();
         let own = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", &bus];
         let rest = ["--cluster-require-full-coverage", "no", "--cluster-replica-validity-factor", "0"];
         let args = [&own[..], &rest, options.args].concat();

@@ -11,14 +11,12 @@ use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
 
 use crate::certificates::Certificates;
 use crate::poll;
-use crate::ports::free_port;
+use crate::ports::Port;
 use crate::scratch::Scratch;
 use crate::signals::Signal;
 
 /// Names the server to start, by a name in the path or an absolute path: `TOLLGATE_TEST_REDIS=$(tests/valkey/install)`.
 const PROGRAM: &str = "TOLLGATE_TEST_REDIS";
-/// How many ports to try: somebody may be quicker to take one.
-const TRIES: usize = 5;
 /// Its unix socket and its log, in its folder.
 const SOCKET: &str = "redis.sock";
 const LOG: &str = "redis.log";
@@ -62,7 +60,7 @@ pub enum Tls {
 #[derive(Debug)]
 pub struct RedisServer {
     process: Child,
-    port: u16,
+    port: Port,
     args: Vec<String>,
     certificates: Option<Certificates>,
     folder: Scratch,
@@ -84,29 +82,25 @@ impl RedisServer {
     ///
     /// There is no redis-server, or it does not like its arguments.
     pub async fn with(options: Options<'_>) -> Self {
-        for _ in 0..TRIES {
-            let folder = Scratch::new("redis");
-            let certificates = (options.tls != Tls::Off).then(|| Certificates::make(folder.path()));
-            let port = free_port();
-            let args = arguments(options, port, certificates.as_ref());
-            let process = spawn(&args, &folder);
-            let mut server = RedisServer { process, port, args, certificates, folder };
-            if server.is_up().await {
-                return server;
-            }
-        }
-        panic!("{TRIES} ports were taken while a redis-server started");
+        let folder = Scratch::new("redis");
+        let certificates = (options.tls != Tls::Off).then(|| Certificates::make(folder.path()));
+        let port = Port::reserve();
+        let args = arguments(options, port.get(), certificates.as_ref());
+        let process = spawn(&args, &folder);
+        let mut server = RedisServer { process, port, args, certificates, folder };
+        server.until_up().await;
+        server
     }
 
     /// The port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
-        self.port
+        self.port.get()
     }
 
     /// Where clients find it, without a name or a password.
     pub fn url(&self) -> String {
         let scheme = if self.certificates.is_some() { "rediss" } else { "redis" };
-        format!("{scheme}://127.0.0.1:{}", self.port)
+        format!("{scheme}://127.0.0.1:{}", self.port())
     }
 
     /// Its unix socket.
@@ -171,7 +165,16 @@ impl RedisServer {
     ///
     /// It does not come up.
     pub async fn until_up(&mut self) {
-        assert!(self.is_up().await, "{}", self.log());
+        let ended = poll::until("a redis-server that answers", async || {
+            let ended = self.process.try_wait().expect("our own child");
+            match ended {
+                None => self.try_command(&["PING"]).await.ok().map(|_| None),
+                ended => Some(ended),
+            }
+        });
+        if let Some(status) = ended.await {
+            panic!("{status}: {}", self.log());
+        }
     }
 
     /// Sends a command as a user who may do everything: `command(&["CONFIG", "SET", "maxmemory", "2mb"])`.
@@ -247,20 +250,6 @@ impl RedisServer {
             .set_connection_timeout(Some(ANSWER_WITHIN))
             .set_response_timeout(Some(ANSWER_WITHIN));
         Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
-    }
-
-    /// Waits until it answers; whether it did, or found its port taken.
-    async fn is_up(&mut self) -> bool {
-        let ended = poll::until("a redis-server that answers", async || {
-            let ended = self.process.try_wait().expect("our own child");
-            match ended {
-                None => self.try_command(&["PING"]).await.ok().map(|_| None),
-                ended => Some(ended),
-            }
-        });
-        let Some(status) = ended.await else { return true };
-        assert!(self.log().contains("Address already in use"), "{status}: {}", self.log());
-        false
     }
 }
 

@@ -9,7 +9,7 @@ use tollgate::{Clock, Micros, Timestamp};
 
 use crate::fault_proxy::FaultProxy;
 use crate::poll;
-use crate::ports::free_port;
+use crate::ports::Port;
 use crate::redis_server::{Options, RedisServer, Tls, did_not_start, program, text};
 use crate::scratch::Scratch;
 
@@ -42,7 +42,7 @@ pub struct Sentinels {
 #[derive(Debug)]
 pub struct Sentinel {
     process: Child,
-    port: u16,
+    port: Port,
     folder: Scratch,
 }
 
@@ -89,7 +89,7 @@ impl Sentinels {
     /// Where clients find the primary.
     pub fn url(&self) -> String {
         let hosts: Vec<String> =
-            self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
+            self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect();
         format!("redis-sentinel://{}/{NAME}", hosts.join(","))
     }
 
@@ -210,9 +210,13 @@ impl Sentinel {
     /// There is no redis-server.
     pub fn start(primary: u16, quorum: u32, guard: Guard<'_>) -> Self {
         let folder = Scratch::new("sentinel");
-        let port = free_port();
-        let listen =
-            if guard.tls == Tls::Off { format!("port {port}") } else { format!("port 0\ntls-port {port}") };
+        let port = Port::reserve();
+        let number = port.get();
+        let listen = if guard.tls == Tls::Off {
+            format!("port {number}")
+        } else {
+            format!("port 0\ntls-port {number}")
+        };
         let password = guard.password.map(|word| format!("requirepass {word}\n")).unwrap_or_default();
         let file = folder.path().join("sentinel.conf");
         let text = format!(
@@ -249,7 +253,7 @@ impl Sentinel {
 
     /// The port on 127.0.0.1.
     pub const fn port(&self) -> u16 {
-        self.port
+        self.port.get()
     }
 
     /// Makes it name another primary, without a word to those who listen to it.
@@ -278,7 +282,7 @@ impl Sentinel {
     }
 
     async fn ask(&self, words: &[&str]) -> redis::RedisResult<redis::Value> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port()))?;
         let mut connection = client.get_multiplexed_async_connection().await?;
         let mut command = redis::Cmd::new();
         words.iter().for_each(|word| {

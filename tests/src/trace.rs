@@ -1,16 +1,17 @@
 //! Random traces over a few tiers and keys, and the machinery to run one through a store and the model at once.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use proptest::prelude::*;
-use tollgate::core::algorithm::Demand;
 use tollgate::core::limit::{Algorithm, Calendar, CalendarUnit, Opening, Phase, Ticks};
-use tollgate::core::{Enforcement, Hit, KeyPattern, Mark, Space, Verdicts};
-use tollgate::{Clock, Descriptor, Limit, Micros, Store, Timestamp, Verdict};
+use tollgate::core::{Draft, Key, Mark, RuleIndex};
+use tollgate::{Clock, Descriptor, Limit, Micros, Op, Rule, RuleSet, Store, Tier, Tiers, Timestamp, Verdict};
 
 use crate::model::{self, Model};
+use crate::rows;
 
 /// A request kind, or what else happens to buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,19 +277,11 @@ pub async fn compare_in<S: Store>(
     tiers: &[TierSpec],
     steps: &[Step],
 ) -> Result<u64, TestCaseError> {
-    let space = |tier: usize, limit: &Limit| {
-        let pattern = match slots {
-            Slots::Shared => "user:{user_id}".to_owned(),
-            Slots::Apart | Slots::Unnoticed => format!("{{of_tier_{tier}}}"),
-        };
-        let pattern = KeyPattern::parse(&pattern).expect("a pattern");
-        Space::new(&[name, &format!("tier {tier}"), &limit.identity()], pattern, 64)
-    };
-    let spaces: Vec<[Space; 2]> =
-        (0..tiers.len()).map(|tier| tiers[tier].limits.each_ref().map(|limit| space(tier, limit))).collect();
+    let mut configurations: BTreeMap<u8, RuleSet> = BTreeMap::new();
     let mut model = Model::new();
     let mut config = 0_u8;
-    let mut marks = [Mark::default(); 16];
+    // A mark is of the bucket that it was made in: limits of one identity share it, others have marks of their own.
+    let mut marks = [[Mark::default(); 2]; 16];
     for (number, step) in steps.iter().enumerate() {
         let turned = clock.now().as_micros().saturating_add(step.turn);
         clock.set(Timestamp::from_micros(turned.clamp(0, 4_000_000_000_000_000)));
@@ -297,56 +290,56 @@ pub async fn compare_in<S: Store>(
         for tier in 0..tiers.len() {
             request.set(format!("of_tier_{tier}"), format!("{tier} of user {}", step.user));
         }
-        let taking_part = || (0..tiers.len()).filter(|tier| step.tiers >> tier & 1 == 1);
-        let hits: Vec<Hit<'_>> = taking_part()
-            .map(|tier| {
-                let which = usize::from(config >> tier & 1);
-                let limit = &tiers[tier].limits[which];
-                Hit {
-                    key: spaces[tier][which].key(&request),
-                    limit,
-                    demand: Demand { cost: cost(step, limit), patience: Micros::MAX },
-                    enforcement: if tiers[tier].shadow { Enforcement::Shadow } else { Enforcement::Enforce },
-                }
+        let rules = configurations
+            .entry(config & u8::MAX >> 8_usize.saturating_sub(tiers.len()))
+            .or_insert_with(|| configuration(slots, name, tiers, config));
+        let mut rows: Tiers = (0..)
+            .zip(rules.rules())
+            .filter(|(tier, _)| step.tiers >> tier & 1 == 1)
+            .map(|(tier, rule)| {
+                let cost = cost(step, rule.limit().expect("every rule has a limit"));
+                let mark = if step.verb == Verb::Undo {
+                    marks[tier as usize][bucket(tiers, config, tier)]
+                } else {
+                    Mark::default()
+                };
+                Tier { mark, ..rows::row(rules, tier, &request, cost) }
             })
             .collect();
         let twins: Vec<model::Hit> =
-            taking_part().zip(&hits).map(|(tier, hit)| twin(tier, step.user, hit)).collect();
+            rows.iter().map(|row| twin(step.user, row, rules.rule(row.rule), &request)).collect();
         let at = u64::try_from(clock.now().as_micros()).expect("clamped");
-        let mut actual = Verdicts::new();
+        let op = match step.verb {
+            Verb::Check => Op::Charge,
+            Verb::Peek => Op::Peek,
+            Verb::Refund => Op::Refund,
+            Verb::Undo => Op::Undo,
+            Verb::Reset => Op::Reset,
+        };
+        rows::run(store, op, rules, &request, &mut rows).await.expect("the store answers");
         let expected = match step.verb {
             Verb::Check => {
-                store.charge(&hits, &mut actual).await.expect("the store answers");
-                let charges = taking_part().zip(&actual);
-                charges.for_each(|(tier, verdict)| marks[tier] = verdict.mark);
+                let charged = rows.iter().filter(|row| row.mark != Mark::default());
+                charged.for_each(|row| marks[row.rule as usize][bucket(tiers, config, row.rule)] = row.mark);
                 match slots {
                     Slots::Shared | Slots::Unnoticed => model.check(at, &twins),
                     Slots::Apart => model.check_apart(at, &twins),
                 }
             }
             Verb::Undo => {
-                let charged: Vec<Verdict> =
-                    taking_part().map(|tier| Verdict { mark: marks[tier], ..Verdict::DENIED }).collect();
-                store.undo(&hits, &charged, &mut actual).await.expect("the store answers");
                 let named = |Mark { at, rest }: Mark| model::Mark { at_us: at.as_micros(), rest };
-                let marks: Vec<model::Mark> = taking_part().map(|tier| named(marks[tier])).collect();
+                let of = |row: &Tier| marks[row.rule as usize][bucket(tiers, config, row.rule)];
+                let marks: Vec<model::Mark> = rows.iter().map(|row| named(of(row))).collect();
                 model.undo(at, &twins, &marks)
             }
-            Verb::Peek => {
-                store.peek(&hits, &mut actual).await.expect("the store answers");
-                model.peek(at, &twins)
-            }
-            Verb::Refund => {
-                store.refund(&hits, &mut actual).await.expect("the store answers");
-                model.refund(at, &twins)
-            }
+            Verb::Peek => model.peek(at, &twins),
+            Verb::Refund => model.refund(at, &twins),
             Verb::Reset => {
-                store.reset(&hits, &mut actual).await.expect("the store answers");
                 twins.iter().for_each(|twin| model.reset(&twin.key));
                 model.refund(at, &twins)
             }
         };
-        let actual: Vec<model::Verdict> = actual.iter().map(plain).collect();
+        let actual: Vec<model::Verdict> = rows.iter().map(|row| plain(row.verdict())).collect();
         prop_assert_eq!(
             actual,
             expected,
@@ -355,10 +348,38 @@ pub async fn compare_in<S: Store>(
             steps,
             step,
             at,
-            hits
+            twins
         );
     }
     Ok(model.clock_steps)
+}
+
+/// The rules of a trace while each tier has the limit that its bit of `config` selects. A tier has one name under both of
+/// its limits, so limits of one identity share their buckets.
+fn configuration(slots: Slots, name: &str, tiers: &[TierSpec], config: u8) -> RuleSet {
+    let rule = |(tier, spec): (usize, &TierSpec)| {
+        let key = match slots {
+            Slots::Shared => "user:{user_id}".to_owned(),
+            Slots::Apart | Slots::Unnoticed => format!("{{of_tier_{tier}}}"),
+        };
+        let limit = &spec.limits[usize::from(config >> tier & 1)];
+        let draft = Draft {
+            name: Some(format!("{name}, tier {tier}")),
+            key,
+            mode: spec.shadow.then(|| "shadow".to_owned()),
+            ..Draft::from(limit)
+        };
+        let rule = draft.build().expect("a valid rule");
+        assert_eq!(rule.limit(), Some(limit), "a limit that is written down is the same limit");
+        rule
+    };
+    RuleSet::new(tiers.iter().enumerate().map(rule).collect()).expect("tiers have different names")
+}
+
+/// Which of its two buckets a tier has; limits of one identity have one.
+fn bucket(tiers: &[TierSpec], config: u8, tier: RuleIndex) -> usize {
+    let [first, second] = &tiers[tier as usize].limits;
+    if first.identity() == second.identity() { 0 } else { usize::from(config >> tier & 1) }
 }
 
 fn cost(step: &Step, limit: &Limit) -> u64 {
@@ -376,14 +397,14 @@ fn plain(verdict: &Verdict) -> model::Verdict {
     }
 }
 
-/// The same hit in the model's words.
-fn twin(tier: usize, user: u8, hit: &Hit<'_>) -> model::Hit {
-    let algorithm = spec(hit);
+/// The same row in the model's terms.
+fn twin(user: u8, row: &Tier, rule: &Rule, request: &Descriptor<'_>) -> model::Hit {
+    let algorithm = spec(rule.limit().expect("every rule has a limit"), rule.key(request));
     model::Hit {
-        key: format!("tier {tier}, user {user}, {}", kind(&algorithm)),
+        key: format!("tier {}, user {user}, {}", row.rule, kind(&algorithm)),
         spec: model::Spec { algorithm },
-        cost: hit.demand.cost,
-        shadow: hit.enforcement == Enforcement::Shadow,
+        cost: row.cost,
+        shadow: !row.enforces(),
     }
 }
 
@@ -405,12 +426,12 @@ fn kind(algorithm: &model::Algorithm) -> String {
     }
 }
 
-/// The limit's numbers, read from its notation and public facts rather than from its internals.
-fn spec(hit: &Hit<'_>) -> model::Algorithm {
-    let (text, capacity, period) = (hit.limit.to_string(), hit.limit.capacity(), hit.limit.period().get());
+/// The limit's numbers, read from its notation and public accessors rather than from its internals.
+fn spec(limit: &Limit, key: Key<'_>) -> model::Algorithm {
+    let (text, capacity, period) = (limit.to_string(), limit.capacity(), limit.period().get());
     let count =
         || text.split(['/', ' ']).next().and_then(|count| count.parse().ok()).expect("a count comes first");
-    match hit.limit.algorithm() {
+    match limit.algorithm() {
         Algorithm::TokenBucket(_) => {
             model::Algorithm::TokenBucket { rate: count(), period_us: period, capacity }
         }
@@ -429,7 +450,7 @@ fn spec(hit: &Hit<'_>) -> model::Algorithm {
             phase: match phase {
                 Phase::Epoch => model::Phase::Epoch,
                 Phase::First => model::Phase::First,
-                Phase::Spread => model::Phase::Spread { phase_us: hit.key.spread(*window).get() },
+                Phase::Spread => model::Phase::Spread { phase_us: key.spread(*window).get() },
                 Phase::Calendar(calendar) => model::Phase::Calendar {
                     unit: match calendar.unit() {
                         CalendarUnit::Day => model::CalendarUnit::Day,

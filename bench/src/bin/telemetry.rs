@@ -76,7 +76,7 @@ fn without() -> Result<f64> {
     let before = processor_time()?;
     for (number, caller) in (0..DECISIONS).zip(callers.iter().cycle()) {
         let request = caller.request().with("lane", lane(number));
-        at_once(limiter.check(&request, 1))?;
+        at_once(limiter.check(&request))?;
     }
     Ok(per_decision(processor_time()?.saturating_sub(before)))
 }
@@ -96,7 +96,7 @@ fn with(runtime: &Runtime, url: &str) -> Result<f64> {
     for (number, caller) in (0..DECISIONS).zip(callers.iter().cycle()) {
         let request = caller.request().with("lane", lane(number));
         let started = clock.stopwatch_nanos();
-        let answer = at_once(limiter.check(&request, 1))?;
+        let answer = at_once(limiter.check(&request))?;
         let took = Duration::from_nanos(clock.stopwatch_nanos().saturating_sub(started));
         app.record(&request, &answer, NAME, 1, took);
     }

@@ -159,7 +159,7 @@ fn offer(
 
 fn check(limiter: &Limiter<MemoryStore>, caller: &Caller, lane: &str) -> Result<bool> {
     let request = caller.request().with("lane", lane);
-    let decision = pin!(limiter.check(&request, 1));
+    let decision = pin!(limiter.check(&request));
     match decision.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => Ok(answer.allowed()),
         Poll::Pending => anyhow::bail!("a decision waits"),

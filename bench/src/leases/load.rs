@@ -62,7 +62,7 @@ struct Counts {
 
 impl Counts {
     async fn ask(&self, node: &Limiter<LeasedStore>) {
-        let answer = node.check(&Descriptor::new(), 1).await;
+        let answer = node.check(&Descriptor::new()).await;
         self.decisions.fetch_add(1, Ordering::Relaxed);
         self.admitted.fetch_add(u64::from(answer.allowed()), Ordering::Relaxed);
         self.degraded.fetch_add(u64::from(answer.degraded().is_some()), Ordering::Relaxed);

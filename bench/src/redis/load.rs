@@ -8,12 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
 use redis::aio::MultiplexedConnection;
-use tollgate::core::algorithm::Demand;
-use tollgate::core::{Enforcement, Hit, Space};
-use tollgate::{Descriptor, Limit, Limiter, Micros, RedisStore};
+use tollgate::core::Enforcement;
+use tollgate::{Call, Descriptor, Limit, Limiter, Op, RedisStore, Rule, RuleSet, Tier, Tiers, key_seeds};
 
-/// The script that both lanes call.
-const CODE: &str = include_str!("../../../crates/tollgate/src/store/redis/charge.lua");
 /// How many callers there are to be told apart.
 pub(crate) const USERS: usize = 100_000;
 
@@ -106,7 +103,7 @@ async fn load(
                 .with_ip(std::net::Ipv4Addr::from(10 << 24 | u32::try_from(user)?).into());
             let before = Instant::now();
             for _ in 0..calls {
-                let answer = limiter.check(&request, 1).await;
+                let answer = limiter.check(&request).await;
                 ensure!(answer.allowed() && answer.degraded().is_none(), "{:?}", answer.degraded());
             }
             times.record(u64::try_from(before.elapsed().as_nanos())?)?;
@@ -130,22 +127,22 @@ async fn benchmark(redis: &Redis, port: u16, decisions: usize, concurrency: usiz
     let store = RedisStore::builder(&format!("redis://127.0.0.1:{port}")).connect().await?;
     store.ready().await?;
     let limit = Limit::token_bucket(100, Duration::from_secs(3_600), 10_000_000)?;
-    let space = Space::ad_hoc(&limit);
-    let demand = Demand { cost: 1, patience: Micros::MAX };
-    let hit =
-        Hit { key: space.named("__rand_int__"), limit: &limit, demand, enforcement: Enforcement::Enforce };
-    let words = store.charge_call(&[hit]);
-    let packed = words.last().context("a call ends with its hit")?;
+    let rules = RuleSet::of(Rule::ad_hoc(limit));
+    let request = Rule::naming("__rand_int__");
+    let hash = key_seeds().hash(rules.rule(0).key(&request));
+    let mut tiers = Tiers::from_iter([Tier::new(0, Enforcement::Enforce, 1, hash)]);
+    let words = store.charge_call(&mut Call::new(Op::Charge, &rules, &request, &mut tiers));
+    let packed = words.last().context("a call ends with its packed argument")?;
     let key = std::str::from_utf8(words.get(3).context("a call has a key")?)?;
-    // Its arguments cannot hold a zero byte, so the hit is a constant of the script instead.
+    // redis-benchmark's arguments cannot hold a zero byte, so the packed argument is a constant of the script instead.
     let literal: String = packed.iter().map(|byte| format!("\\{byte:03}")).collect();
-    let script = format!("ARGV[3] = '{literal}'\n{CODE}");
+    let script = format!("ARGV[1] = '{literal}'\n{}", RedisStore::charge_script());
     let sha = redis.command(&["SCRIPT", "LOAD", &script]).await?;
     let (numbers, users) = (decisions.to_string(), USERS.to_string());
     let (port, concurrency) = (port.to_string(), concurrency.to_string());
     let output = Command::new("redis-benchmark")
         .args(["-p", &port, "-c", &concurrency, "-n", &numbers, "-r", &users, "--csv"])
-        .args(["EVALSHA", &sha, "1", key, "charge", "", "x"])
+        .args(["EVALSHA", &sha, "1", key, "x"])
         .output()
         .context("cannot run redis-benchmark; install redis-tools");
     let text = String::from_utf8(output?.stdout)?;

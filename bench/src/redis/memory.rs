@@ -11,7 +11,7 @@ pub(crate) async fn report(redis: &Redis, arguments: &Arguments, keys: usize) ->
     let before = used(redis).await?;
     let limiter = limiter(&arguments.url, ONE).await?;
     for number in 0..keys {
-        let answer = limiter.check(&Descriptor::new().with("user_id", format!("{number:08}")), 1).await;
+        let answer = limiter.check(&Descriptor::new().with("user_id", format!("{number:08}"))).await;
         ensure!(answer.degraded().is_none(), "{:?}", answer.degraded());
     }
     let ours = (used(redis).await? - before) / keys as f64;

@@ -5,15 +5,12 @@
 
 #![cfg(test)]
 
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
 use shuttle::sync::Arc;
 use shuttle::thread;
-use tollgate::core::algorithm::Demand;
-use tollgate::core::{Enforcement, Hit, KeyPattern, Space, Verdicts};
-use tollgate::{Bounds, Clock, Descriptor, Limit, MemoryStore, Micros, Store, Timestamp};
+use tollgate::core::{Draft, Enforcement, RuleIndex};
+use tollgate::{
+    Bounds, Call, Clock, Descriptor, MemoryStore, Op, RuleSet, Store as _, Tier, Tiers, Timestamp, key_seeds,
+};
 
 fn check(body: impl Fn() + Send + Sync + 'static) {
     let iterations = std::env::var("SHUTTLE_ITERATIONS").ok().and_then(|text| text.parse().ok());
@@ -24,59 +21,54 @@ fn check(body: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(move || again(), iterations, 3);
 }
 
-fn now<F: Future>(future: F) -> F::Output {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("a store in memory answers at once"),
-    }
-}
-
 /// A store of a few shards, and rules over one attribute.
 struct World {
     store: MemoryStore,
-    spaces: Vec<Space>,
-    limits: Vec<Limit>,
+    rules: RuleSet,
 }
 
 impl World {
     fn new(limits: &[&str], buckets: usize, shards: usize) -> Arc<Self> {
         let clock = Clock::manual(Timestamp::from_micros(0));
-        let space = |rule| Space::new(&[&format!("rule {rule}")], KeyPattern::parse("user:{user_id}").unwrap(), 64);
+        let rule = |(rule, limit): (usize, &&str)| Draft {
+            name: Some(format!("rule {rule}")),
+            key: "user:{user_id}".to_owned(),
+            limit: Some((*limit).to_owned()),
+            ..Draft::default()
+        };
+        let rules = limits.iter().enumerate().map(|limit| rule(limit).build().unwrap());
         Arc::new(World {
             store: MemoryStore::sharded(clock, Bounds { buckets, bytes: 1 << 20 }, shards),
-            spaces: (0..limits.len()).map(space).collect(),
-            limits: limits.iter().map(|text| text.parse().unwrap()).collect(),
+            rules: RuleSet::new(rules.collect()).unwrap(),
         })
     }
 
     /// Charges one token of each of these rules for a user.
-    fn charge(&self, user: &str, rules: &[usize]) -> bool {
-        let request = Descriptor::new().with("user_id", user.to_owned());
-        let hits: Vec<Hit<'_>> = rules.iter().map(|rule| self.hit(*rule, &request)).collect();
-        let mut verdicts = Verdicts::new();
-        now(self.store.charge(&hits, &mut verdicts)).unwrap();
-        verdicts.iter().all(|verdict| verdict.allowed)
+    fn charge(&self, user: &str, rules: &[RuleIndex]) -> bool {
+        self.run(Op::Charge, user, rules).iter().all(|tier| tier.verdict().allowed)
     }
 
-    fn remaining(&self, user: &str, rule: usize) -> u64 {
-        let request = Descriptor::new().with("user_id", user.to_owned());
-        let mut verdicts = Verdicts::new();
-        now(self.store.peek(&[self.hit(rule, &request)], &mut verdicts)).unwrap();
-        verdicts[0].remaining
+    fn remaining(&self, user: &str, rule: RuleIndex) -> u64 {
+        self.run(Op::Peek, user, &[rule])[0].verdict().remaining
     }
 
-    fn hit<'a>(&'a self, rule: usize, request: &'a Descriptor<'_>) -> Hit<'a> {
-        Hit {
-            key: self.spaces[rule].key(request),
-            limit: &self.limits[rule],
-            demand: Demand { cost: 1, patience: Micros::MAX },
-            enforcement: Enforcement::Enforce,
-        }
+    fn run(&self, op: Op, user: &str, rules: &[RuleIndex]) -> Tiers {
+        let request = Descriptor::new().with("user_id", user.to_owned());
+        let row = |rule: &RuleIndex| {
+            let hash = key_seeds().hash(self.rules.rule(*rule).key(&request));
+            Tier::new(*rule, Enforcement::Enforce, 1, hash)
+        };
+        let mut tiers: Tiers = rules.iter().map(row).collect();
+        let mut call = Call::new(op, &self.rules, &request, &mut tiers);
+        self.store.run_now(&mut call).expect("a store in memory answers immediately");
+        let passes = !call.refuses();
+        self.store.finish(&mut call, passes);
+        tiers
     }
 }
 
 /// Runs one thread per list of charges and answers how many were admitted in all.
-fn race(world: &Arc<World>, threads: Vec<Vec<(&'static str, &'static [usize])>>) -> usize {
+fn race(world: &Arc<World>, threads: Vec<Vec<(&'static str, &'static [RuleIndex])>>) -> usize {
     let threads: Vec<_> = threads
         .into_iter()
         .map(|charges| {
