@@ -114,7 +114,9 @@ impl SourceArgs {
             || format!("cannot make the data directory {}; name another with --data-dir", self.data.shown());
         let path = self.data.folder().with_context(cannot)?.join("tollgate.db");
         let url = own_url(&path);
-        let book = RuleBook::new(Database::open(&url).await.map_err(|error| self.explain_own(error))?);
+        let database = Database::open(&url).await.map_err(|error| self.explain_own(error))?;
+        database.verify_writable().map_err(|error| self.explain_own(error))?;
+        let book = RuleBook::new(database);
         let seeded = book.seed(SEEDED_BY, rules::parse_drafts("starter.yaml", STARTER)?).await?;
         book.database().close().await;
         let source = follow(RuleSource::database(&url), None, Some(Database::later(&url)?)).await?;

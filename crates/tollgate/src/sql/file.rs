@@ -129,6 +129,14 @@ impl DatabaseFile {
         self.explain(source).unwrap_or_else(|source| DatabaseError::Read { path: self.path.clone(), source })
     }
 
+    /// Whether it and its folder can be written. SQLite itself says so only at the first write.
+    pub(super) fn verify_writable(&self) -> Result<(), DatabaseError> {
+        match self.cannot_be_written() {
+            Some(problem) => Err(self.error(problem, None)),
+            None => Ok(()),
+        }
+    }
+
     /// Why it or its folder cannot be written, if that is so.
     fn cannot_be_written(&self) -> Option<FileProblem> {
         let probe = self.beside("probe");

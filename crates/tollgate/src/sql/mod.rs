@@ -252,6 +252,16 @@ impl Database {
         }
     }
 
+    /// Whether the file of an SQLite database can be written. SQLite opens a read-only file without an error, and refuses the
+    /// first write.
+    ///
+    /// # Errors
+    ///
+    /// The file or its folder cannot be written.
+    pub fn verify_writable(&self) -> Result<(), DatabaseError> {
+        self.file.as_ref().map_or(Ok(()), |file| file.verify_writable())
+    }
+
     /// The same without a look at it: for a database that may be down by now and whose tables somebody else keeps up
     /// to date, as whoever follows its rules does. It is reached when it is first asked.
     ///
