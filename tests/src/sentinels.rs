@@ -20,6 +20,8 @@ const QUORUM: u32 = 2;
 const COUNT: usize = 3;
 /// They look for each other every two seconds, and a busy machine takes its time.
 const TOGETHER_WITHIN: Duration = Duration::from_secs(60);
+/// For how long a replica without a link to its primary can still be promoted.
+const BEHIND_FOR: Duration = Duration::from_secs(40);
 
 /// A server, and what stands between it and whoever asks it.
 #[derive(Debug)]
@@ -116,12 +118,17 @@ impl Sentinels {
         }
     }
 
-    /// The replica gets no further: whoever it logs in as is not let in any more.
+    /// Cuts replication: the primary refuses the user that the replica logs in as.
+    ///
+    /// Sentinels promote no replica whose link was down for more than ten times `down-after-milliseconds` when the primary
+    /// fails. So that value is raised: a test has [`BEHIND_FOR`] between this call and the loss of the primary.
     ///
     /// # Panics
     ///
-    /// It goes on.
+    /// The link of the replica stays up.
     pub async fn leave_the_replica_behind(&self) {
+        let down_after = (BEHIND_FOR.as_millis() / 10).to_string();
+        self.command(&["SENTINEL", "SET", NAME, "down-after-milliseconds", &down_after]).await;
         let [primary, replica] = &self.servers;
         primary.server.command(&["ACL", "SETUSER", "replication", "off"]).await;
         primary.server.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;

@@ -166,7 +166,7 @@ impl Said {
                 (None, _) => "it costs more than the limit ever has to give".to_owned(),
                 (Some(after), _) => format!("try again in {}", wait(after)),
             },
-            (Status::Unavailable, _) => "the store is away and the rule fails closed".to_owned(),
+            (Status::Unavailable, _) => "the store is unavailable and the rule fails closed".to_owned(),
             (Status::Denied, _) => "blocked by a rule, no wait helps".to_owned(),
             (Status::Invalid, _) => "the cost is invalid".to_owned(),
         }

@@ -137,7 +137,7 @@ fn verdict(explained: &Explained) -> String {
         },
         Status::Refused => format!("{when} refused by {by}"),
         Status::Unavailable => {
-            format!("{when} refused by {by}: the store is away and the rule fails closed")
+            format!("{when} refused by {by}: the store is unavailable and the rule fails closed")
         }
         // A `deny` rule has no reason beside itself.
         Status::Denied | Status::Invalid => match speaker.and_then(|line| line.reason.as_ref()) {

@@ -537,7 +537,7 @@ fn unknown_word(given: &str, accepted: &[&'static str]) -> FieldProblem {
 }
 
 impl From<&Limit> for Draft {
-    /// One bucket for everybody with this limit, as somebody would write it; building it gives the same limit.
+    /// A rule with one shared bucket and this limit, as written; building it gives the same limit.
     fn from(limit: &Limit) -> Self {
         let (window, time_zone) = match limit.algorithm() {
             Algorithm::FixedWindow { phase, .. } => match phase {

@@ -152,13 +152,13 @@ fn either_reading_of_an_encoded_slash_limits_and_denies_and_only_both_allow_or_r
 #[test]
 fn a_missing_attribute_skips_denies_or_shares() {
     let missing = |word: &str| Draft { missing: Some(word.into()), ..draft(word, "user:{user_id}") };
-    let nobody = Descriptor::new();
+    let without_user = Descriptor::new();
     let rules = set([missing("skip"), missing("shared")]);
-    assert_eq!(labels(&rules, &nobody), ["shared"]);
+    assert_eq!(labels(&rules, &without_user), ["shared"]);
     let rules = set([missing("deny")]);
-    assert!(matches!(ruled(&rules, &nobody, 1).0, Ruling::Denied(0)));
-    let somebody = Descriptor::new().with("user_id", "1");
-    assert!(matches!(ruled(&rules, &somebody, 1).0, Ruling::Limited));
+    assert!(matches!(ruled(&rules, &without_user, 1).0, Ruling::Denied(0)));
+    let with_user = Descriptor::new().with("user_id", "1");
+    assert!(matches!(ruled(&rules, &with_user, 1).0, Ruling::Limited));
 }
 
 #[test]

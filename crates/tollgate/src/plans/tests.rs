@@ -137,7 +137,7 @@ async fn look_ups_and_users_have_a_bound() {
     }
     settled().await;
     assert_eq!(desk.waiting(), MAX_LOOK_UPS);
-    assert_eq!(plans.stats().users, MAX_LOOK_UPS, "who is not looked up takes nobody's place");
+    assert_eq!(plans.stats().users, MAX_LOOK_UPS, "a user who is not looked up takes no entry");
     plans.plan(&"x".repeat(MAX_USER_ID + 1)).await;
     assert_eq!(plans.stats().look_ups, 256);
 }

@@ -37,7 +37,7 @@ struct Slot {
 }
 
 const FREE: Slot = Slot { hash: KeyHash(0), state: Packed::EMPTY };
-/// Slots are allocated so many at a time.
+/// Slots are allocated in chunks of this many.
 const CHUNK: usize = 64;
 /// A slot and its tag.
 const SLOT_BYTES: usize = size_of::<Slot>() + 1;
