@@ -217,8 +217,16 @@ impl RedisServer {
     /// The server does not answer.
     pub async fn calls(&self, command: &str) -> u64 {
         let line = self.info("commandstats", &format!("cmdstat_{command}")).await.unwrap_or_default();
-        let calls = line.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
-        calls.map_or(0, |calls| calls.parse().expect("a number"))
+        statistic(&line, "calls")
+    }
+
+    /// How often a command succeeded since `CONFIG RESETSTAT`; `None` if the server does not answer.
+    pub async fn succeeded(&self, command: &str) -> Option<u64> {
+        let info = text(&self.try_command(&["INFO", "commandstats"]).await.ok()?);
+        let prefix = format!("cmdstat_{command}:");
+        let line = info.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default();
+        let failed = statistic(line, "rejected_calls") + statistic(line, "failed_calls");
+        Some(statistic(line, "calls") - failed)
     }
 
     /// Every key, in order, with its value as `DUMP` gives it.
@@ -246,10 +254,7 @@ impl RedisServer {
 
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         let url = format!("unix://{}?user={ADMIN}&pass=any", self.socket().display());
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(ANSWER_WITHIN))
-            .set_response_timeout(Some(ANSWER_WITHIN));
-        Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
+        Client::open(url)?.get_multiplexed_async_connection_with_config(&patient()).await
     }
 }
 
@@ -280,6 +285,19 @@ pub(crate) fn did_not_start(error: &std::io::Error) -> ! {
 /// It is no text.
 pub fn text(reply: &Value) -> String {
     redis::from_redis_value_ref(reply).expect("text")
+}
+
+/// Connection settings for a busy machine: a server that is merely late is not an error.
+pub fn patient() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(ANSWER_WITHIN))
+        .set_response_timeout(Some(ANSWER_WITHIN))
+}
+
+/// A number in a line of `INFO commandstats`; 0 if it is not there.
+fn statistic(line: &str, name: &str) -> u64 {
+    let value = line.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+    value.map_or(0, |value| value.parse().expect("a number"))
 }
 
 fn arguments(options: Options<'_>, port: u16, certificates: Option<&Certificates>) -> Vec<String> {

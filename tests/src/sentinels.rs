@@ -10,7 +10,7 @@ use tollgate::{Clock, Micros, Timestamp};
 use crate::fault_proxy::FaultProxy;
 use crate::poll;
 use crate::ports::Port;
-use crate::redis_server::{Options, RedisServer, Tls, did_not_start, program, text};
+use crate::redis_server::{Options, RedisServer, Tls, did_not_start, patient, program, text};
 use crate::scratch::Scratch;
 
 /// What the sentinels call the primary.
@@ -121,7 +121,7 @@ impl Sentinels {
     /// Cuts replication: the primary refuses the user that the replica logs in as.
     ///
     /// Sentinels promote no replica whose link was down for more than ten times `down-after-milliseconds` when the primary
-    /// fails. So that value is raised: a test has [`BEHIND_FOR`] between this call and the loss of the primary.
+    /// fails. So that value is raised: a test has 40 s between this call and the loss of the primary.
     ///
     /// # Panics
     ///
@@ -290,7 +290,7 @@ impl Sentinel {
 
     async fn ask(&self, words: &[&str]) -> redis::RedisResult<redis::Value> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port()))?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(&patient()).await?;
         let mut command = redis::Cmd::new();
         words.iter().for_each(|word| {
             command.arg(word);
