@@ -6,7 +6,7 @@ use tollgate::core::rule::Consistency;
 use tollgate::{Clock, Descriptor, LeasedStore, Limiter, Micros, Timestamp};
 use tollgate_tests::redis_server::RedisServer;
 
-use crate::node_at;
+use crate::{calls_answered, node_at};
 
 struct Asked {
     node: Arc<Limiter<LeasedStore>>,
@@ -17,7 +17,7 @@ impl Asked {
     async fn new(url: &str, consistency: &str) -> Self {
         let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
         let rules = format!(
-            "rules: [{{ name: {consistency}, key: global, limit: 1/d burst 100000, consistency: {consistency} }}]"
+            "rules: [{{ name: {consistency}, key: global, limit: 100000 every 1d, consistency: {consistency} }}]"
         );
         Asked { node: node_at(url, &rules, &clock).await, clock }
     }
@@ -27,6 +27,7 @@ impl Asked {
         for _ in 0..per_second {
             self.clock.advance(Micros::new(1_000_000 / per_second));
             let answer = self.node.check(&Descriptor::new()).await;
+            calls_answered(&self.node).await;
             assert!(answer.allowed() && answer.degraded().is_none());
         }
         let (rules, request) = (self.node.rules(), Descriptor::new());

@@ -12,17 +12,17 @@ use tollgate_tests::redis_server::RedisServer;
 use crate::outages::PATIENT;
 use crate::{check, node, node_with, warm};
 
-const THOUSAND: &str = "rules: [{ name: all, key: global, limit: 1/d burst 1000, consistency: leased }]";
+const THOUSAND: &str = "rules: [{ name: all, key: global, limit: 1000 every 1d, consistency: leased }]";
 
 fn with_burst(burst: u64) -> RuleSet {
-    rules::parse("rules.yaml", &THOUSAND.replace("burst 1000", &format!("burst {burst}"))).unwrap()
+    rules::parse("rules.yaml", &THOUSAND.replace("1000 every", &format!("{burst} every"))).unwrap()
 }
 
 #[tokio::test]
 async fn a_refusal_under_the_old_limit_is_not_remembered_under_the_new_one() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
-    let few = "rules: [{ name: all, key: global, limit: 1/d burst 100, consistency: leased }]";
+    let few = "rules: [{ name: all, key: global, limit: 100 every 1d, consistency: leased }]";
     let node = node(&proxy.url(), few).await;
     warm(&node).await;
     proxy.set(Mode::Delay(Duration::from_millis(300))).await;
@@ -30,9 +30,11 @@ async fn a_refusal_under_the_old_limit_is_not_remembered_under_the_new_one() {
         let node = Arc::clone(&node);
         async move { node.request(&Descriptor::new()).cost(100).check().await }
     });
-    let calls = node.store().stats().lease_calls;
-    poll::until("the call to be sent", async || (node.store().stats().lease_calls > calls).then_some(()))
-        .await;
+    let calls = node.store().stats().exact_decisions;
+    poll::until("the request to be sent", async || {
+        (node.store().stats().exact_decisions > calls).then_some(())
+    })
+    .await;
     under_the_old.abort(); // nobody waits for it, and its answer comes all the same
     node.set_rules(with_burst(1_000));
     assert!(check(&node).await.allowed());

@@ -15,7 +15,7 @@ const FEW: u64 = 5;
 /// The order of the tiers: exact, leased, exact, and one more beside the leased one.
 const TIERS: &str = "rules:
   - { name: user, key: 'user:{user_id}', limit: 1/d burst 5, on_store_failure: open }
-  - { name: pool, key: 'pool:{pool}', limit: 1/d burst 100000, consistency: leased, on_store_failure: open }
+  - { name: pool, key: 'pool:{pool}', limit: 100000 every 1d, consistency: leased, on_store_failure: open }
   - { name: device, key: 'device:{device}', limit: 1/d burst 1000, on_store_failure: open }
   - { name: pool-day, key: 'pool:{pool}', limit: 1/d burst 104000, on_store_failure: open }";
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::core::lease::{Call, NodeId};
+use tollgate::core::lease::{LeaseCall, Wants};
 use tollgate::core::rule::Consistency;
 use tollgate::{Descriptor, Limit, Micros, RedisStore};
 use tollgate_tests::fault_proxy::{FaultProxy, Mode};
@@ -12,10 +12,10 @@ use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 use tollgate_tests::rows::OneBucket;
 
-use crate::{calls, check, node, warm};
+use crate::{calls, check, node, stranded, warm};
 
 /// A thousand tokens, and next to nothing comes back.
-const THOUSAND: &str = "rules: [{ name: all, key: global, limit: 1/d burst 1000, consistency: leased }]";
+const THOUSAND: &str = "rules: [{ name: all, key: global, limit: 1000 every 1d, consistency: leased }]";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_that_hammer_one_key_admit_exactly_its_capacity() {
@@ -36,13 +36,15 @@ async fn two_nodes_that_hammer_one_key_admit_exactly_its_capacity() {
         })
         .collect();
     let all = || admitted.load(Ordering::Relaxed);
-    poll::until("everything to be spent", async || (all() >= 1_000).then_some(())).await;
+    let lost = || nodes.iter().map(|node| stranded(node)).sum::<u64>();
+    poll::until("everything to be spent", async || (all() + lost() >= 1_000).then_some(())).await;
     for asker in askers {
         assert!(!asker.is_finished(), "an asker stopped");
         asker.abort();
         let _ = asker.await;
     }
-    assert_eq!(all(), 1_000);
+    assert_eq!(all() + lost(), 1_000);
+    assert!(lost() < 200, "{} were lost", lost());
     assert!(nodes.iter().any(|node| node.store().stats().local_decisions > 0), "no lease was used");
 }
 
@@ -71,11 +73,13 @@ async fn what_nobody_uses_goes_back_and_so_does_everything_when_a_node_stops() {
     let (first, second) = (node(&server.url(), THOUSAND).await, node(&server.url(), THOUSAND).await);
     let admitted = warm(&first).await;
     let left = || async { second.request(&Descriptor::new()).peek().await.remaining().unwrap() };
-    poll::until("an idle lease to come back", async || (left().await == 1_000 - admitted).then_some(()))
-        .await;
+    poll::until("an idle lease to come back", async || {
+        (left().await == 1_000 - admitted - stranded(&first)).then_some(())
+    })
+    .await;
     let admitted = admitted + warm(&first).await;
     first.store().close().await;
-    assert_eq!(left().await, 1_000 - admitted);
+    assert_eq!(left().await, 1_000 - admitted - stranded(&first));
     assert_eq!(first.store().stats().tokens_held, 0);
 }
 
@@ -83,9 +87,9 @@ async fn what_nobody_uses_goes_back_and_so_does_everything_when_a_node_stops() {
 async fn a_tier_that_redis_refuses_puts_back_what_was_taken_here() {
     let server = RedisServer::start().await;
     let rules = "rules:
-      - { name: all, key: global, limit: 1/d burst 1000, consistency: leased }
-      - { name: user, key: 'user:{user_id}', limit: 1/d burst 60 }
-      - { name: trial, key: 'global:trial', limit: 1/d burst 5000, consistency: leased, mode: shadow }";
+      - { name: all, key: global, limit: 1000 every 1d, consistency: leased }
+      - { name: user, key: 'user:{user_id}', limit: 60 every 1d }
+      - { name: trial, key: 'global:trial', limit: 5000 every 1d, consistency: leased, mode: shadow }";
     let node = node(&server.url(), rules).await;
     let mut admitted = 0;
     for _ in 0..400 {
@@ -100,9 +104,13 @@ async fn a_tier_that_redis_refuses_puts_back_what_was_taken_here() {
     let tiers = node.request(&Descriptor::new().with("user_id", "1")).peek().await;
     let remaining: Vec<u64> = tiers.tiers().iter().map(|tier| tier.verdict().remaining).collect();
     assert_eq!(remaining[1], 0);
-    assert_eq!(remaining[2], 5_000 - 400, "rules on trial are charged whatever others say");
-    // A renewal that left while tokens were taken has told that they are spent.
-    assert!((900..=940).contains(&remaining[0]), "{remaining:?}");
+    let lost = stranded(&node);
+    let trial = 5_000 - 400;
+    assert!(
+        (trial - lost..=trial).contains(&remaining[2]),
+        "rules on trial are charged whatever others say: {remaining:?}"
+    );
+    assert!((940 - lost..=940).contains(&remaining[0]), "{remaining:?}, {lost} lost");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -130,13 +138,13 @@ async fn a_refused_hot_key_reaches_redis_a_few_times_for_each_token() {
     askers.iter().for_each(|asker| asker.abort());
     // One call that brings the token and one that is refused; a renewal where the machine is slow, and what is under way.
     let (calls, tokens) = (calls(&node) - before, tokens());
-    assert!(calls <= 3 * tokens + 3, "{calls} calls for {tokens} tokens");
     let stats = node.store().stats();
+    assert!(calls <= 3 * tokens + 3, "{calls} calls for {tokens} tokens: {stats:?}");
     assert!(stats.remembered_refusals > 10 * calls, "{stats:?}");
 }
 
 #[tokio::test]
-async fn a_crowd_that_waits_for_one_call_is_answered_by_it() {
+async fn a_crowd_at_a_dry_lease_is_refused_without_a_call() {
     const CROWD: usize = 500;
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
@@ -162,7 +170,7 @@ async fn a_crowd_that_waits_for_one_call_is_answered_by_it() {
 #[tokio::test]
 async fn a_refund_and_a_reset_end_a_remembered_refusal_at_once() {
     let server = RedisServer::start().await;
-    let rules = "rules: [{ name: all, key: global, limit: 1/d burst 100, consistency: leased }]";
+    let rules = "rules: [{ name: all, key: global, limit: 100 every 1d, consistency: leased }]";
     let node = node(&server.url(), rules).await;
     let request = Descriptor::new();
     poll::until("a refusal", async || (!check(&node).await.allowed()).then_some(())).await;
@@ -178,25 +186,26 @@ async fn a_refund_and_a_reset_end_a_remembered_refusal_at_once() {
 async fn every_algorithm_admits_its_capacity_on_leases() {
     let server = RedisServer::start().await;
     for limit in [
-        "limit: 1/d burst 300",
         "limit: 300 every 1d",
         "limit: 300/week, algorithm: fixed_window, window: first",
         "limit: 300/month, algorithm: fixed_window, window: calendar",
         "limit: 300/week, algorithm: sliding_window_counter, window: first",
         "limit: 300/week, algorithm: sliding_window_log",
-        "limit: 1/d queue 299",
     ] {
         server.command(&["FLUSHALL"]).await;
         let rules = format!("rules: [{{ name: all, key: global, {limit}, consistency: leased }}]");
         let node = node(&server.url(), &rules).await;
         let mut admitted = 0;
-        for _ in 0..400 {
+        poll::until("everything to be spent", async || {
             let answer = check(&node).await;
             assert!(answer.degraded().is_none(), "{limit}");
             admitted += u64::from(answer.allowed());
-        }
-        assert_eq!(admitted, 300, "{limit}");
-        assert!(limit.contains("queue") || node.store().stats().local_decisions > 0, "{limit}");
+            (admitted + stranded(&node) >= 300).then_some(())
+        })
+        .await;
+        assert!(!check(&node).await.allowed(), "{limit}");
+        assert_eq!(admitted + stranded(&node), 300, "{limit}");
+        assert!(node.store().stats().local_decisions > 0, "{limit}");
     }
 }
 
@@ -204,13 +213,21 @@ async fn every_algorithm_admits_its_capacity_on_leases() {
 async fn what_is_lent_first_is_remembered_until_it_would_be_earned_back() {
     let server = RedisServer::start().await;
     let store = RedisStore::builder(&server.url()).deadline(crate::UNHURRIED).connect().await.unwrap();
-    for limit in ["100/h burst 1000", "100 every 1h burst 1000"] {
+    for limit in ["100 every 1h burst 1000"] {
         let limit: Limit = limit.parse().unwrap();
         let bucket = OneBucket::new(&limit, "a");
-        let term = Micros::new(500_000);
-        let call = Call { node: NodeId(1), sequence: 1, left: 0, returned: 0, least: 1, want: 400, term };
-        let (loan, _) = store.lend(bucket.rule(), bucket.request(), &call).await.unwrap().unwrap();
-        assert_eq!(loan.granted, 400);
+        let call = LeaseCall {
+            boundary: None,
+            returned: 0,
+            returned_rate: 0,
+            keeps: 0,
+            demand: 200,
+            own_demand: 200,
+            wants: Wants::Lease,
+            lease_time: Micros::new(100_000),
+        };
+        let grant = store.lend(bucket.rule(), bucket.request(), &call).await.unwrap();
+        assert_eq!(grant.lease.map(|lease| lease.content), Some(400));
         let key = String::from_utf8(store.key(bucket.rule(), bucket.request())).unwrap();
         let left = server.command(&["PTTL", &key]).await;
         let left: i64 = redis::from_redis_value(left).unwrap();

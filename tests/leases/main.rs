@@ -7,7 +7,6 @@ mod changes;
 mod cluster;
 mod held;
 mod outages;
-mod queues;
 mod shares;
 mod undone;
 mod waits;
@@ -43,6 +42,19 @@ async fn node_at(url: &str, rules: &str, clock: &Clock) -> Arc<Limiter<LeasedSto
 
 async fn check(node: &Limiter<LeasedStore>) -> Answer {
     node.check(&Descriptor::new().with("user_id", "1")).await
+}
+
+/// Tokens that leases lost, which a busy machine does not renew in time.
+fn stranded(node: &Limiter<LeasedStore>) -> u64 {
+    node.store().stats().tokens_stranded
+}
+
+/// Waits for lease calls: virtual time must not pass while one is under way in real time.
+async fn calls_answered(node: &Limiter<LeasedStore>) {
+    poll::until("the lease calls to be answered", async || {
+        (node.store().stats().calls_under_way == 0).then_some(())
+    })
+    .await;
 }
 
 /// What was asked of Redis for the sake of decisions.

@@ -7,7 +7,7 @@ use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 
-use crate::{calls, check, node, node_with, warm};
+use crate::{check, node, node_with};
 
 /// Long enough for a busy machine, and short enough to wait for.
 pub(crate) const PATIENT: Duration = Duration::from_millis(500);
@@ -22,7 +22,7 @@ async fn behind_a_proxy(rules: &str) -> (RedisServer, FaultProxy, std::sync::Arc
 
 #[tokio::test]
 async fn a_lease_is_spent_to_its_end_without_redis_and_then_the_failure_policy_applies() {
-    let rules = "rules: [{ name: all, key: global, limit: 1/d burst 100000, consistency: leased,
+    let rules = "rules: [{ name: all, key: global, limit: 100000 every 1d, consistency: leased,
                            on_store_failure: closed }]";
     let (_server, proxy, node) = behind_a_proxy(rules).await;
     // On a busy machine a lease may end before it is asked for; then another is tried.
@@ -50,9 +50,9 @@ async fn a_lease_is_spent_to_its_end_without_redis_and_then_the_failure_policy_a
 #[tokio::test]
 async fn what_leased_rules_admitted_in_an_outage_is_charged_afterwards_at_most_one_capacity() {
     let rules = "rules:
-      - { name: few, key: global:few, limit: 1/d burst 1000, consistency: leased, on_store_failure: open }
-      - { name: many, key: 'user:{user_id}', limit: 1/d burst 50, consistency: leased, on_store_failure: open }
-      - { name: exact, key: global:exact, limit: 1/d burst 1000, on_store_failure: open }";
+      - { name: few, key: global:few, limit: 1000 every 1d, consistency: leased, on_store_failure: open }
+      - { name: many, key: 'user:{user_id}', limit: 50 every 1d, consistency: leased, on_store_failure: open }
+      - { name: exact, key: global:exact, limit: 1000 every 1d, on_store_failure: open }";
     let (server, proxy, degraded) = behind_a_proxy(rules).await;
     let other = node(&server.url(), rules).await;
     assert!(check(&other).await.degraded().is_none());
@@ -99,7 +99,7 @@ async fn left(node: &Limiter<LeasedStore>) -> u64 {
 async fn what_redis_ran_and_nobody_heard_of_is_charged_once() {
     for policy in ["open", "local"] {
         let rules = format!(
-            "rules: [{{ key: global, limit: 1/d burst 1000, consistency: leased, on_store_failure: {policy} }}]"
+            "rules: [{{ key: global, limit: 1000 every 1d, consistency: leased, on_store_failure: {policy} }}]"
         );
         let server = RedisServer::start().await;
         let proxy = FaultProxy::start(server.port()).await;
@@ -120,59 +120,10 @@ async fn what_redis_ran_and_nobody_heard_of_is_charged_once() {
 }
 
 #[tokio::test]
-async fn a_loan_that_nobody_heard_of_pays_for_the_request_that_wanted_it() {
-    let rules = "rules: [{ key: global, limit: 1/d burst 100000, consistency: leased }]";
-    let server = RedisServer::start().await;
-    let proxy = FaultProxy::start(server.port()).await;
-    let degraded = node_with(&proxy.url(), rules, PATIENT).await;
-    warm(&degraded).await;
-    proxy.set(Mode::DropReplies).await;
-    let answer = poll::until("what is held to be spent", async || {
-        let answer = check(&degraded).await;
-        answer.degraded().is_some().then_some(answer)
-    });
-    let answer = answer.await;
-    assert!(answer.allowed());
-    // Lost heartbeats may have opened the breaker first: then it was never sent either, and is owed.
-    let unsent = u64::from(answer.degraded().is_some_and(|degraded| degraded.reason != "timeout"));
-    // As above: this one was never sent.
-    cut(&proxy, &degraded).await;
-    assert!(check(&degraded).await.degraded().is_some());
-    heal(&proxy, &degraded).await;
-    assert_eq!(degraded.store().stats().tokens_debited, 1 + unsent);
-}
-
-#[tokio::test]
-async fn a_crowd_that_waits_in_vain_does_not_ask_one_after_the_other() {
-    const CROWD: usize = 100;
-    // One who waits in vain is soon back, while the key is still hot.
-    const SOON: Duration = Duration::from_millis(150);
-    let rules = "rules: [{ key: global, limit: 1/d burst 100000, consistency: leased }]";
-    let server = RedisServer::start().await;
-    let proxy = FaultProxy::start(server.port()).await;
-    let node = node_with(&proxy.url(), rules, SOON).await;
-    warm(&node).await;
-    proxy.set(Mode::Blackhole).await;
-    poll::until("what is held to be spent", async || check(&node).await.degraded().is_some().then_some(()))
-        .await;
-    let before = calls(&node);
-    let crowd: Vec<_> = (0..CROWD)
-        .map(|_| {
-            let node = std::sync::Arc::clone(&node);
-            tokio::spawn(async move { check(&node).await })
-        })
-        .collect();
-    for one in crowd {
-        assert_eq!(one.await.unwrap().degraded().map(|degraded| degraded.reason), Some("timeout"));
-    }
-    let calls = calls(&node) - before;
-    assert!(calls <= 10, "{calls} calls for one crowd");
-}
-
-#[tokio::test]
 async fn a_node_that_stops_pays_everything_it_owes() {
     const USERS: usize = 300;
-    let rules = "rules: [{ key: 'user:{user_id}', limit: 1/d burst 10, consistency: leased, on_store_failure: open }]";
+    let rules =
+        "rules: [{ key: 'user:{user_id}', limit: 10 every 1d, consistency: leased, on_store_failure: open }]";
     let (server, proxy, degraded) = behind_a_proxy(rules).await;
     let other = node(&server.url(), rules).await;
     cut(&proxy, &degraded).await;
@@ -190,17 +141,21 @@ async fn a_node_that_stops_pays_everything_it_owes() {
 
 #[tokio::test]
 async fn what_a_node_holds_when_it_is_cut_off_is_told_as_stranded() {
-    let rules = "rules: [{ name: all, key: global, limit: 1/d burst 100000, consistency: leased,
+    let rules = "rules: [{ name: all, key: global, limit: 100000 every 1d, consistency: leased,
                            on_store_failure: closed }]";
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
     let node = node_with(&proxy.url(), rules, PATIENT).await;
-    warm(&node).await;
+    poll::until("tokens to be held", async || {
+        check(&node).await;
+        (node.store().stats().tokens_held > 0).then_some(())
+    })
+    .await;
     proxy.set(Mode::Refuse).await;
     let stats = node.store().stats();
     let lost = stats.tokens_held + stats.tokens_stranded;
     assert!(lost > 0, "it was warmed");
     // Nobody asks any more, and nothing can be given back.
-    poll::until("the lease to end", async || (node.store().stats().tokens_stranded == lost).then_some(()))
+    poll::until("the lease to end", async || (node.store().stats().tokens_stranded >= lost).then_some(()))
         .await;
 }

@@ -141,8 +141,8 @@ async fn a_share_is_put_back_when_redis_refuses_another_tier_and_the_other_way_r
     let server = RedisServer::start().await;
     let rules = "rules:
       - { name: share, key: global, limit: 1/d burst 100, consistency: local }
-      - { name: hot, key: 'global:hot', limit: 1/d burst 1000, consistency: auto }
-      - { name: lent, key: 'global:lent', limit: 1/d burst 300, consistency: leased }
+      - { name: hot, key: 'global:hot', limit: 1000 every 1d, consistency: auto }
+      - { name: lent, key: 'global:lent', limit: 300 every 1d, consistency: leased }
       - { name: user, key: 'user:{user_id}', limit: 1/d burst 40 }";
     let node = node(&server.url(), rules).await;
     fleet_of(std::slice::from_ref(&node), 1).await;
@@ -164,6 +164,6 @@ async fn a_share_is_put_back_when_redis_refuses_another_tier_and_the_other_way_r
     node.store().close().await;
     let [share, hot, lent, user] = left("third").await[..] else { panic!("four tiers") };
     assert_eq!((share, user), (0, 20));
-    // Of a lease, what was told as spent before it was put back is lost.
+    // What a lease still had when it ended is lost.
     assert!((700..=900).contains(&hot) && (100..=200).contains(&lent), "{hot} and {lent} are left");
 }

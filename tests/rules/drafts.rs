@@ -14,6 +14,10 @@ pub(crate) fn draft(number: usize) -> impl Strategy<Value = Draft> {
             let [missing, consistency, on_store_failure, mode, action] = words;
             let action = action.filter(|_| number.is_multiple_of(4));
             let limit = limit.filter_out(action.is_some());
+            // Queues are not leased.
+            let is_queue = limit.limit.as_ref().is_some_and(|limit| limit.contains("queue"));
+            let needs_lease = |word: &String| matches!(word.as_str(), "leased" | "auto");
+            let consistency = consistency.filter(|word| !(is_queue && needs_lease(word)));
             Draft {
                 name: Some(format!("rule {number}{}", description.clone().unwrap_or_default()))
                     .map(|name| name.chars().filter(|c| !c.is_control()).take(128).collect())

@@ -1,120 +1,125 @@
-//! The store: buckets with their ledgers, on a clock that is sometimes set back.
+//! The store: buckets with their ledgers, on one clock.
 
-use tollgate_core::algorithm::{Bucket, Demand, State, Window};
-use tollgate_core::lease::{Call, LeasedBucket, Ledger, Loan, Written};
-use tollgate_core::limit::AlgorithmName;
-use tollgate_core::{Limit, Timestamp, Verdict};
+use tollgate_core::algorithm::{Demand, State, Window};
+use tollgate_core::lease::{Grant, LeaseCall, Ledger, ParentBucket, Written};
+use tollgate_core::{Limit, Micros, Timestamp, Verdict};
 
-use crate::node::{Message, Reply};
+type Kept = Option<(State, Option<Ledger>)>;
 
-/// What a bucket's key holds.
-type Kept = Option<(State, Ledger)>;
+/// What a node sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// A request that is decided at the store. The calls of a node with a lease report its demand.
+    Charge {
+        cost: u64,
+        reported: bool,
+    },
+    /// A request that is decided in another slot as well.
+    Hold {
+        cost: u64,
+    },
+    Spend {
+        cost: u64,
+        boundary: Timestamp,
+    },
+    Release {
+        cost: u64,
+        boundary: Timestamp,
+    },
+    Lease(LeaseCall),
+}
 
+/// What the store answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Verdict(Verdict),
+    Held(Option<Timestamp>),
+    Grant(Grant),
+    Nothing,
+}
+
+#[derive(Debug, Clone)]
 pub(crate) struct Store {
     /// The limit of each key, in two versions of the rules.
     pub(crate) limits: [Vec<Limit>; 2],
     kept: Vec<Kept>,
     /// What a replica had some time ago.
     copy: Vec<Kept>,
-    /// How far its clock is off, and whether it ever was.
+    /// How far its clock is from true time.
     off: i64,
-    pub(crate) was_set: bool,
+    /// The shortest lease time of holds: that of the decision's deadline.
+    hold_time: Micros,
 }
 
 impl Store {
-    pub(crate) fn new(limits: [Vec<Limit>; 2]) -> Self {
+    pub(crate) fn new(limits: [Vec<Limit>; 2], hold_time: Micros) -> Self {
         let nothing = vec![None; limits[0].len()];
-        Store { limits, kept: nothing.clone(), copy: nothing, off: 0, was_set: false }
-    }
-
-    /// Sets its clock by so much.
-    pub(crate) fn set_clock(&mut self, by: i64) {
-        self.off += by;
-        self.was_set = true;
-    }
-
-    fn clock(&self, now: i64) -> Timestamp {
-        Timestamp::from_micros(now + self.off)
+        Store { limits, kept: nothing.clone(), copy: nothing, off: 0, hold_time }
     }
 
     pub(crate) fn keys(&self) -> std::ops::Range<usize> {
         0..self.kept.len()
     }
 
-    fn open(&self, key: usize, version: usize, now: i64) -> LeasedBucket<'_> {
-        let (state, ledger) = match self.kept[key].clone() {
-            Some((state, ledger)) => (Some(state), ledger),
-            None => (None, Ledger::default()),
-        };
-        LeasedBucket::open(&self.limits[version][key], state, ledger, self.clock(now), Window::Own)
+    pub(crate) fn step_clock(&mut self, by: i64) {
+        self.off += by;
+    }
+
+    fn open(&self, key: usize, version: usize, now: i64) -> ParentBucket<'_> {
+        let (state, ledger) = self.kept[key].clone().unzip();
+        let now = Timestamp::from_micros(now + self.off);
+        ParentBucket::open(&self.limits[version][key], state, ledger.flatten(), now, Window::Own)
     }
 
     /// Does what a message says, under the limit that its sender knows.
     pub(crate) fn answer(&mut self, key: usize, version: usize, message: Message, now: i64) -> Reply {
-        match message {
-            Message::Lend(call) => Reply::Loan { call, outcome: self.lend(key, version, &call, now) },
-            Message::Block(call, max_wait) => {
-                let verdict = self.charge(key, version, Demand { cost: call.want, max_wait }, now);
-                Reply::Block { call, verdict, charged_at: now }
+        let hold_time = self.hold_time;
+        let mut parent = self.open(key, version, now);
+        let reply = match message {
+            Message::Charge { cost, reported } => {
+                if !reported {
+                    parent.note_exact_demand(cost);
+                }
+                let answer = parent.ask(Demand { cost, max_wait: Micros::MAX });
+                if answer.allowed() {
+                    parent.take(cost);
+                }
+                Reply::Verdict(parent.verdict(answer))
             }
-            Message::Charge { demand, ticket } => {
-                let verdict = self.charge(key, version, demand, now);
-                Reply::Verdict { ticket, demand, verdict, charged_at: now }
+            Message::Hold { cost } => Reply::Held(parent.hold(cost, hold_time)),
+            Message::Spend { cost, boundary } => {
+                parent.spend(cost, boundary);
+                Reply::Nothing
             }
-        }
-    }
-
-    fn charge(&mut self, key: usize, version: usize, demand: Demand, now: i64) -> Verdict {
-        let mut bucket = self.open(key, version, now);
-        let answer = bucket.ask(demand);
-        if answer.allowed() {
-            bucket.take(demand.cost);
-        }
-        let (verdict, written) = (bucket.verdict(answer), bucket.written());
-        self.write(key, written);
-        verdict
-    }
-
-    fn lend(&mut self, key: usize, version: usize, call: &Call, now: i64) -> Option<(Loan, Verdict)> {
-        let mut bucket = self.open(key, version, now);
-        let loan = bucket.lend(call)?;
-        let (verdict, written) = (bucket.verdict_on_loan(call, loan), bucket.written());
-        self.write(key, written);
-        Some((loan, verdict))
-    }
-
-    fn write(&mut self, key: usize, written: Written) {
+            Message::Release { cost, boundary } => {
+                parent.release(cost, boundary);
+                Reply::Nothing
+            }
+            Message::Lease(call) => Reply::Grant(parent.lend(&call)),
+        };
+        let written = parent.written();
         if let Written::All(kept) = written {
             self.kept[key] = kept;
         }
+        reply
     }
 
-    /// The invariant: what is used leaves room for what is out on lease. Answers what is out, and to whom.
-    pub(crate) fn check(&self, key: usize, now: i64) -> Ledger {
-        self.check_version(key, 1, now);
-        self.check_version(key, 0, now)
+    /// Units that are out according to the ledger.
+    pub(crate) fn out(&self, key: usize, version: usize, now: i64) -> u64 {
+        self.open(key, version, now).ledger().map_or(0, Ledger::out)
     }
 
-    fn check_version(&self, key: usize, version: usize, now: i64) -> Ledger {
-        let (limit, clock) = (&self.limits[version][key], self.clock(now));
-        let bucket = self.open(key, version, now);
-        let (available, out) = (bucket.remaining(), bucket.outstanding());
-        let ledger = bucket.ledger().clone();
-        let unused = bucket.close().map_or(limit.capacity(), |(state, _)| {
-            Bucket::open(limit, Some(state), clock, Window::Own).remaining() // without the ledger
-        });
-        // A clock that is set back into the middle of a counter's window gives the window before more weight again.
-        let weighs_more = self.was_set && limit.algorithm_name() == AlgorithmName::SlidingWindowCounter;
-        // What is out under a larger limit may be more than a smaller one has unused.
-        let is_mixed = self.limits[0][key] != self.limits[1][key];
-        let agrees =
-            if is_mixed { available == unused.saturating_sub(out) } else { available + out == unused };
-        assert!(
-            agrees || weighs_more,
-            "of {limit} ({:?}): {available} available, {out} out, {unused} unused",
-            limit.algorithm_name()
-        );
-        ledger
+    /// The sums of the ledger fit the limit, now and after the next boundary.
+    pub(crate) fn check(&self, key: usize, now: i64) {
+        let limit = &self.limits[0][key];
+        let terms = tollgate_core::lease::Terms::of(limit);
+        let parent = self.open(key, 0, now);
+        let Some(ledger) = parent.ledger() else { return };
+        let capacity = limit.capacity() * terms.units;
+        for (out, rate) in ledger.sums() {
+            assert!(out <= capacity && rate <= terms.parts, "of {limit}: {ledger:?}");
+        }
+        assert!(ledger.out() <= capacity, "of {limit}: {ledger:?}");
     }
 
     pub(crate) fn replicate(&mut self) {

@@ -42,6 +42,8 @@ pub struct Tier {
     pub outcome: Outcome,
     /// What an undo of the charge names; set where it may be undone or settled later.
     pub mark: Mark,
+    /// Whether the lease calls of this node report the cost as demand.
+    pub is_reported: bool,
 }
 
 /// The rows of one request; the usual handful is stored inline.
@@ -93,7 +95,7 @@ pub enum Outcome {
 pub enum Holder {
     /// The bucket was charged; the row's mark names the charge.
     Charge,
-    /// A lease on this node, which knows the taken tokens by this number.
+    /// A lease on this node: its epoch.
     Lease(u64),
 }
 
@@ -209,6 +211,7 @@ impl Tier {
             hash,
             outcome: Outcome::Pending,
             mark: Mark::at(Timestamp::from_micros(0)),
+            is_reported: false,
         }
     }
 

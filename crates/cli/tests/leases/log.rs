@@ -26,8 +26,8 @@ struct Loss {
     to: u64,
 }
 
-/// What was lent before a loss may be spent after it for so long, in microseconds.
-const LEASE: u64 = 500_000;
+/// Leases of before a loss may be spent after it for so long, in microseconds.
+const LEASE: u64 = 250_000;
 
 impl Log {
     /// A place for one more node.
@@ -65,7 +65,7 @@ impl Log {
     }
 
     /// Checks every interval, from one's asking to another's answer: all that certainly happened in it is within what the
-    /// limit promises, with one capacity more for each loss that may have shown in it.
+    /// limit promises, with what each loss costs that may have shown in it.
     pub(crate) fn check(&self, limit: &str) {
         let (limit, all): (Limit, _) = (limit.parse().unwrap(), self.merged());
         let losses = self.losses.lock().unwrap();
@@ -74,7 +74,9 @@ impl Log {
             for last in all.iter().filter(|last| last.asked >= first.asked) {
                 inside += 1;
                 let shows = |loss: &&Loss| loss.from <= last.knew && first.asked <= loss.to + LEASE;
-                let allowance = losses.iter().filter(shows).count() as u64 * limit.capacity();
+                // One capacity, and what the leases of before refill until they end.
+                let per_loss = promised_by(&limit, LEASE);
+                let allowance = losses.iter().filter(shows).count() as u64 * per_loss;
                 let most = allowance + promised_by(&limit, last.knew - first.asked);
                 assert!(inside <= most, "{inside} from {} to {}: {most} promised", first.asked, last.knew);
             }

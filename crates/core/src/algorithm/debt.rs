@@ -32,6 +32,20 @@ pub struct Debt {
     pub excess: Option<Excess>,
 }
 
+impl Debt {
+    /// Repays units up to an instant, the debt first and then whole tokens of the excess. Whether debt is left.
+    pub(crate) fn repay(&mut self, units: u64, to: Timestamp) -> bool {
+        let beyond = units.saturating_sub(self.debt) / self.p;
+        self.debt = self.debt.saturating_sub(units);
+        self.excess = self.excess.and_then(|excess| {
+            let tokens = excess.tokens.saturating_sub(beyond);
+            (tokens > 0).then_some(Excess { tokens, ..excess })
+        });
+        self.last = to;
+        self.debt > 0
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Account<'l> {
     refill: &'l Refill,
@@ -100,11 +114,19 @@ impl<'l> Account<'l> {
         self.excess = if expired { 0 } else { u64::try_from(left).expect("at most the excess before") };
     }
 
-    /// Counts tokens that were spent on a lease, as far as the capacity goes; the rest is excess.
-    pub(super) fn settle(&mut self, tokens: u64) {
-        let fits = tokens.min((self.refill.capacity * self.refill.p - self.debt) / self.refill.p);
-        self.debt += fits * self.refill.p;
-        self.excess = self.excess.saturating_add(tokens - fits);
+    /// Counts units that were spent while they were out, as far as the capacity goes; the rest is excess.
+    pub(super) fn settle_units(&mut self, units: u64) {
+        let fits = units.min(self.room_units());
+        self.debt += fits;
+        self.excess = self.excess.saturating_add((units - fits).div_ceil(self.refill.p));
+    }
+
+    pub(super) fn forgive_units(&mut self, units: u64) {
+        self.debt = self.debt.saturating_sub(units);
+    }
+
+    pub(super) const fn room_units(&self) -> u64 {
+        self.refill.capacity * self.refill.p - self.debt
     }
 
     /// The time until what stands in front, beyond the free part, has left.

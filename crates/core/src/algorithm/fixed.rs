@@ -50,7 +50,8 @@ impl<'l> Account<'l> {
         at: i64,
     ) -> Self {
         let windows = Windows::new(length, phase, window);
-        if let Some(Count { count, start, last }) = state {
+        // A window in which nothing counts has no phase.
+        if let Some(Count { count, start, last }) = state.filter(|state| state.count > 0) {
             let (start, end) = windows.of_last_write(start.as_micros(), last.as_micros());
             if at < end {
                 return Account { limit, windows, count, start, end, at };

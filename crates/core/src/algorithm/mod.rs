@@ -242,13 +242,29 @@ impl<'l> Bucket<'l> {
         each!(&mut self.accounts, opened => opened.take(cost));
     }
 
-    /// Charges what was spent on a lease. If the limit was lowered since, it may not fit: windows and logs count it all the
-    /// same, and buckets keep what exceeds their capacity as excess.
-    pub(crate) fn settle(&mut self, tokens: u64) {
+    /// Charges units that were spent while they were out: those of [`Terms`](crate::lease::Terms). If the limit was lowered
+    /// since, they may not fit: windows and logs count them all the same, and buckets keep what exceeds their capacity as
+    /// excess.
+    pub(crate) fn settle_units(&mut self, units: u64) {
         match &mut self.accounts {
-            Accounts::Debt(opened) => opened.account.settle(tokens),
-            Accounts::Interval(opened) => opened.account.settle(tokens),
-            Accounts::Fixed(_) | Accounts::Log(_) | Accounts::Counter(_) => self.take(tokens),
+            Accounts::Debt(opened) => opened.account.settle_units(units),
+            Accounts::Interval(opened) => opened.account.settle(units),
+            Accounts::Fixed(_) | Accounts::Log(_) | Accounts::Counter(_) => self.take(units),
+        }
+    }
+
+    /// Takes units off the usage of a continuous bucket, and nothing off its excess.
+    pub(crate) fn forgive_units(&mut self, units: u64) {
+        if let Accounts::Debt(opened) = &mut self.accounts {
+            opened.account.forgive_units(units);
+        }
+    }
+
+    /// What the usage leaves of the capacity, in the units of [`Terms`](crate::lease::Terms).
+    pub(crate) fn room_units(&self) -> u64 {
+        match &self.accounts {
+            Accounts::Debt(opened) => opened.account.room_units(),
+            accounts => each!(accounts, opened => opened.remaining()),
         }
     }
 
@@ -293,11 +309,6 @@ impl<'l> Bucket<'l> {
         if let Accounts::Log(opened) = &mut self.accounts {
             opened.account.written(); // every other state is written as of now anyway
         }
-    }
-
-    /// How far the clock is behind the instant that is computed at.
-    pub(crate) fn lag(&self) -> u64 {
-        each!(&self.accounts, opened => opened.lag)
     }
 
     /// The last instant at which what is taken now counts; `None` where there are no windows.

@@ -9,6 +9,7 @@ use super::{Action, Consistency, CostRule, FailurePolicy, LimitNumber, Missing, 
 use crate::condition::{Condition, ConditionError};
 use crate::descriptor;
 use crate::key::{KeyPattern, PatternError, Space, check_name};
+use crate::lease::is_lent;
 use crate::limit::notation::{Notation, Options, Part};
 use crate::limit::{Algorithm, AlgorithmName, Limit, LimitError, MAX_EXACT, Opening, Phase, Ticks};
 use crate::suggest::closest;
@@ -302,6 +303,15 @@ pub enum FieldProblem {
     /// A cost factor out of range.
     #[error("a cost is a number from 1 to {MAX_EXACT}, or the name of an attribute")]
     Cost,
+    /// A consistency that needs leases, with a limit that is not leased.
+    #[error(
+        "`{consistency}` needs a limit that can be leased: a queue is always decided at the store, and a token bucket \
+             needs a smaller burst or period; write `exact` or `local`"
+    )]
+    NotLeased {
+        /// What was written.
+        consistency: &'static str,
+    },
     /// A prefix length out of range.
     #[error("an IPv6 prefix has 1 to 128 bits, not {given}")]
     Ipv6Prefix {
@@ -338,6 +348,12 @@ impl Draft {
         );
         let mode = check.word("mode", self.mode.as_deref(), Mode::parse, Mode::WORDS);
         let action = self.action(&mut check);
+        if let Some(Action::Limit(limit)) = &action
+            && matches!(consistency, Consistency::Leased | Consistency::Auto)
+            && !is_lent(limit)
+        {
+            check.fail("consistency", FieldProblem::NotLeased { consistency: consistency.as_str() });
+        }
         let cost = self.cost(&mut check);
         let mut conditions = self.plan_condition();
         conditions.extend(pattern.iter().flat_map(|pattern| pattern.conditions().iter().cloned()));
@@ -641,5 +657,23 @@ mod tests {
             let limit = rule.limit().unwrap();
             assert_eq!(Draft::from(limit).build().unwrap().limit(), Some(limit), "{limit}");
         }
+    }
+
+    #[test]
+    fn leases_need_a_limit_that_can_be_leased() {
+        let built = |limit: &str, consistency: &str| {
+            let (key, limit) = ("global".to_owned(), Some(limit.to_owned()));
+            Draft { key, limit, consistency: Some(consistency.to_owned()), ..Draft::default() }.build()
+        };
+        for limit in ["100/s queue 50", "1/d burst 1000"] {
+            for consistency in ["leased", "auto"] {
+                let errors = built(limit, consistency).expect_err("it is not leased");
+                assert_eq!(errors[0].field.name, "consistency", "{limit}");
+                assert!(errors[0].problem.to_string().contains("write `exact` or `local`"), "{limit}");
+            }
+            assert!(built(limit, "exact").is_ok() && built(limit, "local").is_ok(), "{limit}");
+        }
+        assert!(built("1000 every 1d", "leased").is_ok());
+        assert!(built("50000/s burst 100000", "leased").is_ok());
     }
 }

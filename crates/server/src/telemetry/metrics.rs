@@ -162,13 +162,13 @@ fn over_redis(app: &App, redis: &RedisStore, out: &mut Out<'_>) -> fmt::Result {
     leases(&leased.stats(), out)
 }
 
-/// Of each rule that may borrow, how many of its keys are decided here.
+/// For each rule with leases, how many of its keys have one here.
 fn leases_by_rule(app: &App, leases: &HashMap<[u64; 2], usize>, out: &mut Out<'_>) -> fmt::Result {
     let rules = app.limiter().rules();
-    let borrows = |rule: &Rule| matches!(rule.consistency(), Consistency::Leased | Consistency::Auto);
+    let is_leased = |rule: &Rule| matches!(rule.consistency(), Consistency::Leased | Consistency::Auto);
     let with_limits = rules.rules().iter().filter(|rule| rule.limit().is_some()).enumerate();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for (place, rule) in with_limits.filter(|(_, rule)| borrows(rule)) {
+    for (place, rule) in with_limits.filter(|(_, rule)| is_leased(rule)) {
         let label = if place < MOST_RULES { rule.label() } else { OTHER };
         let count = leases.get(&rule.space().digest()).copied().unwrap_or(0) as u64;
         *counts.entry(label).or_default() += count;
@@ -190,7 +190,7 @@ fn leases(stats: &LeaseStats, out: &mut Out<'_>) -> fmt::Result {
         "Decisions that need not go to Redis, by what made them",
         decisions,
     )?;
-    out.counter("tollgate_lease_calls", "Calls to borrow, renew and give back", stats.lease_calls)?;
+    out.counter("tollgate_lease_calls", "Calls that get, renew and return leases", stats.lease_calls)?;
     out.counter("tollgate_lease_calls_failed", "Such calls that were not answered", stats.failed_calls)?;
     out.gauge("tollgate_lease_tokens", "Tokens held here", stats.tokens_held)?;
     let stranded = stats.tokens_stranded;

@@ -1,4 +1,4 @@
-//! Periodic maintenance: returns idle leases, sends heartbeats, charges what is owed.
+//! Periodic maintenance: renews and returns leases, sends heartbeats, charges what is owed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -6,44 +6,72 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::lease::Parting;
+use tollgate_core::lease::lease_time;
 use tollgate_core::{KeyHash, Micros, StoreError};
 
 use super::Shared;
 use super::owed::Debit;
+use super::table::Outgoing;
 use crate::shares::{HEARTBEAT_INTERVAL, MEMBERSHIP_TTL};
 
-const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(50);
-/// How often a store that is being closed tries to return what is still borrowed, and the pause in between.
+const UPKEEP_INTERVAL: Duration = Duration::from_millis(50);
+/// How often a store that is being closed tries to return what is still leased, and the pause in between.
 const CLOSE_ATTEMPTS: usize = 40;
 const CLOSE_RETRY_DELAY: Duration = Duration::from_millis(5);
-const MAX_CONCURRENT_CALLS: usize = 64;
+/// Lease calls that are sent together.
+const CALLS_AT_ONCE: usize = 1_024;
+const DEBITS_AT_ONCE: usize = 64;
 /// How long a store that is being closed charges what is owed.
 const DEBIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs until the store is closed or dropped.
 pub(super) async fn run(shared: Weak<Shared>) {
+    tokio::join!(upkeep(shared.clone()), renewals(shared));
+}
+
+async fn upkeep(shared: Weak<Shared>) {
     let mut heartbeat_at = None;
-    while let Some(shared) = shared.upgrade().filter(|shared| !shared.is_closed()) {
+    while let Some(shared) = open(&shared) {
         let now = shared.now();
         if heartbeat_at.is_none_or(|at| now >= at) {
             heartbeat_at = Some(now.after(HEARTBEAT_INTERVAL));
             shared.send_heartbeat(MEMBERSHIP_TTL).await;
         }
-        shared.return_leases(Parting::Idle).await;
         shared.charge_owed().await;
         drop(shared);
-        tokio::time::sleep(MAINTENANCE_INTERVAL).await;
+        tokio::time::sleep(UPKEEP_INTERVAL).await;
     }
+}
+
+/// Renews all leases once in a lease time: their calls travel together.
+async fn renewals(weak: Weak<Shared>) {
+    while let Some(shared) = open(&weak) {
+        let ((interval, wait), closing) = (shared.until_renewals(), Arc::clone(&shared.closing));
+        drop(shared);
+        // A store that is closed between these two lines is noticed after the wait.
+        _ = tokio::time::timeout(wait, closing.notified()).await;
+        let Some(shared) = open(&weak) else { return };
+        shared.renew_leases(interval).await;
+    }
+}
+
+fn open(shared: &Weak<Shared>) -> Option<Arc<Shared>> {
+    shared.upgrade().filter(|shared| !shared.is_closed())
 }
 
 /// Returns all leases, charges what is owed and ends this node's membership. A lease that is being renewed is returned when
 /// that is done.
 pub(super) async fn close(shared: &Arc<Shared>) {
     for _ in 0..CLOSE_ATTEMPTS {
-        shared.return_leases(Parting::Final).await;
+        let held: Vec<KeyHash> =
+            shared.table.shards().flat_map(|shard| shard.keys().copied().collect::<Vec<_>>()).collect();
+        shared
+            .send_all(held, |shared, hash| {
+                shared.table.shard(hash).get_mut(&hash).and_then(|entry| entry.give_back(hash, true, shared))
+            })
+            .await;
         let sum = shared.table.sum(shared.now());
-        if sum.tokens == 0 && sum.calls == 0 {
+        if sum.leases == 0 && sum.calls == 0 {
             break;
         }
         tokio::time::sleep(CLOSE_RETRY_DELAY).await;
@@ -58,27 +86,49 @@ pub(super) async fn close(shared: &Arc<Shared>) {
 }
 
 impl Shared {
-    /// Returns unused leases, or all, and evicts idle keys.
-    async fn return_leases(self: &Arc<Self>, parting: Parting) {
+    /// The time between two renewals, and the wait until the next. Boundaries are multiples of the lease time on Redis' clock.
+    /// Each node has an instant of its own between them, which leaves a quarter of the lease time for the call.
+    fn until_renewals(&self) -> (Micros, Duration) {
+        let interval = lease_time(self.round_trip());
+        let time = interval.get();
+        let own = (time / 8 + (self.node % 1_024) * (time * 5 / 8) / 1_024).cast_signed();
+        let into = (self.redis.redis_time().as_micros() - own).rem_euclid(time.cast_signed()).unsigned_abs();
+        (interval, Duration::from_micros(time - into))
+    }
+
+    /// Renews the leases that end before the next renewals, returns those of cold keys and evicts idle keys.
+    async fn renew_leases(self: &Arc<Self>, interval: Micros) {
         let now = self.now();
-        let mut held: Vec<KeyHash> = Vec::new();
+        let mut leased: Vec<KeyHash> = Vec::new();
         for mut shard in self.table.shards() {
-            shard.values_mut().for_each(|entry| self.count_stranded(entry.purse.stranded(now)));
-            shard.retain(|_, entry| !entry.purse.is_idle(now));
-            let parting = shard.iter().filter(|(_, entry)| entry.purse.parts(parting, now));
-            held.extend(parting.map(|(hash, _)| *hash));
+            shard.retain(|_, entry| {
+                let is_idle = entry.bucket.is_idle(now);
+                entry.count_stranded(self);
+                !is_idle
+            });
+            let leases = shard.iter().filter(|(_, entry)| entry.bucket.is_leased());
+            leased.extend(leases.map(|(hash, _)| *hash));
         }
+        let lead = Micros::new(interval.get() + interval.get() / 2);
+        self.send_all(leased, |shared, hash| {
+            shared.table.shard(hash).get_mut(&hash).and_then(|entry| entry.renewal(hash, lead, shared))
+        })
+        .await;
+    }
+
+    /// Sends a call for each of these keys, as many at once as travel together.
+    async fn send_all(
+        self: &Arc<Self>,
+        keys: Vec<KeyHash>,
+        call: impl Fn(&Arc<Self>, KeyHash) -> Option<Outgoing>,
+    ) {
         let mut calls = JoinSet::new();
-        for hash in held {
-            if calls.len() >= MAX_CONCURRENT_CALLS {
+        for hash in keys {
+            if calls.len() >= CALLS_AT_ONCE {
                 calls.join_next().await;
             }
-            // Only now: until then, decisions on the key do not wait for a call that is not sent yet.
-            let mut shard = self.table.shard(hash);
-            let call = shard.get_mut(&hash).and_then(|entry| entry.return_lease(hash, self, parting));
-            drop(shard);
-            if let Some(call) = call {
-                calls.spawn(Arc::clone(self).send(call));
+            if let Some(outgoing) = call(self, hash) {
+                calls.spawn(Arc::clone(self).send(outgoing));
             }
         }
         while calls.join_next().await.is_some() {}
@@ -114,7 +164,7 @@ impl Shared {
     /// Charges some of what was admitted while Redis was unavailable, concurrently, and returns how many debits are settled.
     async fn charge_owed(self: &Arc<Self>) -> usize {
         let mut debits = JoinSet::new();
-        for (hash, debit) in self.owed.take(MAX_CONCURRENT_CALLS, |place| self.redis.reaches(place)) {
+        for (hash, debit) in self.owed.take(DEBITS_AT_ONCE, |place| self.redis.reaches(place)) {
             debits.spawn(Arc::clone(self).charge_debit(hash, debit));
         }
         let mut settled = 0;

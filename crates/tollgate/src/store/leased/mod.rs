@@ -1,19 +1,19 @@
-//! Decisions made on this node, on tokens borrowed from Redis.
+//! Decisions made on this node, on leases of buckets in Redis.
 //!
 //! A rule's `consistency` says where its decisions are made. This store gives an outcome to the rows that it can decide and
 //! leaves the others to a [`RedisStore`]:
 //!
 //! ```text
-//! local     this node's share of the limit, in memory: limit / nodes                        crate::shares
-//! leased    a hot key: tokens held here, borrowed for half a second; a cold one: Redis      table, take, calls
+//! local     this node's share of the limit, in memory: limit / nodes                 crate::shares
+//! leased    a hot key: a lease of its bucket; a cold one: Redis                       table, take, calls
 //! auto      the same, for keys that are much hotter
 //! exact     Redis, always
 //! ```
 //!
-//! Borrowed tokens are taken from the same bucket that `exact` uses, so the limit holds over the whole fleet, whichever
-//! node crashes or is disconnected (`docs/decisions/0006-leases.md`). The arithmetic of lending is
-//! [`tollgate_core::lease`]; here are the table of leases, the calls, and a maintenance task, which returns unused leases,
-//! sends heartbeats and charges what was admitted while Redis was unavailable.
+//! A lease is carved out of the bucket that `exact` uses, so the limit holds over the whole fleet, whichever node crashes or
+//! is disconnected (`docs/decisions/0006-leases.md`). The arithmetic is [`tollgate_core::lease`]; here are the table of
+//! leases, the calls, and maintenance: it renews leases once in a lease time, returns unused ones, sends heartbeats and
+//! charges what was admitted while Redis was unavailable.
 
 mod calls;
 mod maintenance;
@@ -29,15 +29,16 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tollgate_core::algorithm::State;
-use tollgate_core::lease::NodeId;
+use tollgate_core::lease::Heat;
 use tollgate_core::rule::Consistency;
 use tollgate_core::{Descriptor, Holder, Key, Micros, Op, Outcome, Rule, StoreError, Tier, Timestamp};
 
 use self::owed::Owed;
-use self::table::{Row, Table, temper};
+use self::table::{Table, heat};
 use super::redis::RedisStore;
 use super::{Bounds, Call, Due, NoteName, Store, run_concurrently};
 use crate::clock::Clock;
@@ -56,13 +57,12 @@ use crate::shares::Shares;
 ///   - { name: all, key: global, limit: 50000/s burst 100000, consistency: leased }
 /// "#)?;
 /// let limiter = Limiter::new(rules, LeasedStore::new(redis));
-/// // … and when the program ends, return what is borrowed:
+/// // … and when the program ends, return the leases:
 /// limiter.store().close().await;
 /// # Ok(()) }
 /// ```
 ///
-/// If the store is dropped without [`close`](Self::close), what it holds counts as spent when the leases end, within half a
-/// second.
+/// If the store is dropped without [`close`](Self::close), its leases count as spent when they end, usually within 200 ms.
 #[derive(Debug)]
 pub struct LeasedStore {
     shared: Arc<Shared>,
@@ -73,16 +73,21 @@ pub struct LeasedStore {
 #[derive(Debug)]
 struct Shared {
     redis: RedisStore,
-    node: NodeId,
-    /// The last call that was sent, of any key.
-    sequence: AtomicU64,
+    /// The id of this node.
+    node: u64,
+    /// Entries that were ever made: their epochs differ.
+    entries: AtomicU64,
+    /// The round trip of lease calls in microseconds, smoothed; 0 before the first.
+    round_trip: AtomicU64,
     table: Table,
     shares: Shares,
     /// The outcome of the last heartbeat, until membership is known; `None` before the first.
     membership: watch::Sender<Option<Result<(), StoreError>>>,
     owed: Owed,
-    /// Nothing is borrowed any more, and maintenance has stopped.
+    /// No lease is asked for any more, and maintenance has stopped.
     closed: AtomicBool,
+    /// Wakes maintenance when the store is closed.
+    closing: Arc<Notify>,
     counters: Counters,
 }
 
@@ -101,21 +106,23 @@ struct Counters {
 /// What a [`LeasedStore`] has done, and holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LeaseStats {
-    /// Decisions on tokens held here.
+    /// Decisions on leases.
     pub local_decisions: u64,
     /// Refusals from the cache: Redis had just refused the same.
     pub remembered_refusals: u64,
-    /// Decisions on leased keys that were left to Redis, because the key was cold or nothing could be borrowed.
+    /// Decisions on leased keys that were left to Redis, because the key was cold or its lease did not cover them.
     pub exact_decisions: u64,
     /// Decisions on this node's share of a limit.
     pub share_decisions: u64,
-    /// Calls that borrow, renew and return leases.
+    /// Calls that get, renew and return leases.
     pub lease_calls: u64,
     /// Such calls that failed.
     pub failed_calls: u64,
-    /// Tokens held now.
+    /// Such calls that wait for their answer.
+    pub calls_under_way: u64,
+    /// Tokens in leases now.
     pub tokens_held: u64,
-    /// Tokens that expired unspent or were lent in late answers, and places in queues that were not used.
+    /// Tokens that were left in leases when they ended.
     pub tokens_stranded: u64,
     /// Tokens charged after an outage for requests admitted during it.
     pub tokens_debited: u64,
@@ -126,9 +133,9 @@ pub struct LeaseStats {
 /// Where decisions on a key are made at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// `leased` while they are made here on borrowed tokens, `local` on this node's share, else `exact`.
+    /// `leased` while this node has a lease, `local` on this node's share, else `exact`.
     pub in_force: Consistency,
-    /// Tokens held here.
+    /// Tokens in the lease.
     pub tokens: u64,
 }
 
@@ -149,13 +156,15 @@ impl LeasedStore {
         let shared = Arc::new(Shared {
             redis,
             // Made of the system's randomness, so that no two nodes have the same.
-            node: NodeId(RandomState::new().build_hasher().finish()),
-            sequence: AtomicU64::new(0),
+            node: RandomState::new().build_hasher().finish(),
+            entries: AtomicU64::new(0),
+            round_trip: AtomicU64::new(0),
             table: Table::new(),
             shares: Shares::new(clock, nodes, bounds),
             membership: watch::Sender::new(None),
             owed: Owed::default(),
             closed: AtomicBool::new(false),
+            closing: Arc::new(Notify::new()),
             counters: Counters::default(),
         });
         let maintenance = tokio::spawn(maintenance::run(Arc::downgrade(&shared)));
@@ -166,6 +175,7 @@ impl LeasedStore {
     /// decisions are made at Redis.
     pub async fn close(&self) {
         self.shared.closed.store(true, Ordering::Relaxed);
+        self.shared.closing.notify_waiters();
         let mut maintenance = self.maintenance.lock().await;
         if !maintenance.is_finished() {
             // It ends when the debits that it has sent are answered. A panic in it has been reported.
@@ -174,7 +184,7 @@ impl LeasedStore {
         maintenance::close(&self.shared).await;
     }
 
-    /// The store it borrows from.
+    /// The store that has the buckets.
     pub fn redis(&self) -> &RedisStore {
         &self.shared.redis
     }
@@ -193,7 +203,7 @@ impl LeasedStore {
         }
     }
 
-    /// The number of keys that are decided here on borrowed tokens, for each rule that has any, by
+    /// The number of keys with a lease on this node, for each rule that has any, by
     /// [`Space::digest`](tollgate_core::Space::digest).
     pub fn leases(&self) -> HashMap<[u64; 2], usize> {
         self.shared.table.leases()
@@ -202,7 +212,7 @@ impl LeasedStore {
     /// What it has done, and holds.
     pub fn stats(&self) -> LeaseStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.shared.counters;
+        let (counters, sum) = (&self.shared.counters, self.shared.table.sum(self.shared.now()));
         LeaseStats {
             local_decisions: read(&counters.local),
             remembered_refusals: read(&counters.remembered),
@@ -210,7 +220,8 @@ impl LeasedStore {
             share_decisions: read(&counters.shares),
             lease_calls: read(&counters.calls),
             failed_calls: read(&counters.failed_calls),
-            tokens_held: self.shared.table.sum(self.shared.now()).tokens,
+            calls_under_way: sum.calls,
+            tokens_held: sum.tokens,
             tokens_stranded: read(&counters.stranded),
             tokens_debited: read(&counters.debited),
             nodes: self.shared.shares.rank().nodes.get(),
@@ -236,8 +247,28 @@ impl Shared {
         self.closed.load(Ordering::Relaxed)
     }
 
-    fn next_sequence(&self) -> u64 {
-        self.sequence.fetch_add(1, Ordering::Relaxed) + 1
+    /// The first epoch of a new entry: no other has the 2^32 that follow.
+    fn first_epoch(&self) -> u64 {
+        self.entries.fetch_add(1, Ordering::Relaxed) << 32
+    }
+
+    /// The round trip of lease calls.
+    #[inline]
+    fn round_trip(&self) -> Micros {
+        Micros::new(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    /// From which demand keys are leased. A store so far away that a decision takes much of its deadline is asked as rarely
+    /// as possible.
+    #[inline]
+    fn heat(&self, heat: Heat) -> Heat {
+        let is_far = self.round_trip().as_duration() * 2 > self.redis.timeout();
+        if is_far { Heat::ANY } else { heat }
+    }
+
+    /// When the decision has to be made.
+    fn deadline(&self, call: &mut Call<'_>) -> Instant {
+        call.deadline.within(self.redis.timeout())
     }
 
     /// Decides the rows with `consistency: local`; `None` if there are none. A charge waits until membership is known.
@@ -267,20 +298,6 @@ impl Shared {
         }
         Some(self.shares.run(call, is_local))
     }
-
-    /// Whether a row can be decided without waiting, as far as one look tells.
-    fn is_ready(&self, call: &Call<'_>, tier: &Tier) -> bool {
-        match Row::of(call, tier) {
-            // The look that takes the cost of an only row finds out by itself.
-            Some(_) if call.tiers.len() == 1 => call.op == Op::Charge && !self.is_closed(),
-            Some(row) if call.op == Op::Charge && !self.is_closed() => {
-                let held = self.table.held(row.hash, row.limit, self.now());
-                held.is_some_and(|held| held.tokens >= row.demand.cost)
-            }
-            Some(_) => false,
-            None => is_local(call.rule(tier)) && self.shares.is_counted(),
-        }
-    }
 }
 
 #[inline]
@@ -289,16 +306,13 @@ fn is_local(rule: &Rule) -> bool {
 }
 
 impl Store for LeasedStore {
-    /// What this node has spent of a lease is reported to Redis before an undo, so that the result is as if it had never
-    /// been taken. What another node has spent and not reported is given back only as far as Redis knows of usage: too few
-    /// requests may be admitted then, never too many. A reset returns this node's leases first; those of other nodes stay.
+    /// Rows that no lease covers are decided at Redis, and so are all operations but a charge. A reservation is charged at
+    /// Redis, where it is settled later.
     async fn run(&self, call: &mut Call<'_>) -> Timestamp {
         let shared = &self.shared;
         let shares_at = shared.run_shares(call).await;
-        match call.op {
-            Op::Charge => shared.take(call).await,
-            Op::Undo | Op::Reset => shared.report(call).await,
-            Op::Peek | Op::Refund => {}
+        if call.op == Op::Charge && !call.is_reservation {
+            shared.take(call);
         }
         if !call.has_pending() {
             return shares_at.unwrap_or_else(|| shared.redis.redis_time());
@@ -312,8 +326,15 @@ impl Store for LeasedStore {
     /// Decides a call whose rows are all local, or covered by leases.
     #[inline]
     fn run_now(&self, call: &mut Call<'_>) -> Option<Timestamp> {
-        let shared = &self.shared;
-        let is_ready = |tier: &Tier| tier.is_pending() && shared.is_ready(call, tier);
+        let (shared, rules) = (&self.shared, call.rules);
+        if call.op != Op::Charge || call.is_reservation {
+            return None;
+        }
+        let is_counted = shared.shares.is_counted();
+        let is_ready = |tier: &Tier| {
+            let rule = rules.rule(tier.rule);
+            tier.is_pending() && (is_local(rule) && is_counted || heat(rule).is_some())
+        };
         if !call.tiers.iter().all(is_ready) || !shared.take_now(call) {
             return None;
         }
@@ -335,9 +356,7 @@ impl Store for LeasedStore {
             match tier.outcome {
                 Outcome::Held { if_passed, holder } if holder != Holder::Charge || is_local(rule) => {
                     let is_kept = passes || !tier.enforces();
-                    if !is_kept {
-                        shared.put_back(tier, rule.limit());
-                    }
+                    shared.decided(tier, rule.limit(), is_kept);
                     let verdict = if is_kept { if_passed } else { if_passed.given_back(tier.cost, None) };
                     tier.outcome = Outcome::Decided(verdict);
                 }
@@ -345,7 +364,7 @@ impl Store for LeasedStore {
                 Outcome::Instead { verdict, error, .. }
                     if passes && verdict.allowed && !error.is_in_doubt() =>
                 {
-                    if let Some(limit) = rule.limit().filter(|_| op == Op::Charge && temper(rule).is_some()) {
+                    if let Some(limit) = rule.limit().filter(|_| op == Op::Charge && heat(rule).is_some()) {
                         let place = || shared.redis.place(rule, rule.key(request));
                         shared.owed.add(tier.hash, limit, tier.cost, place);
                     }
@@ -383,7 +402,7 @@ impl Store for LeasedStore {
         self.shared.redis.recall(name).await
     }
 
-    /// At Redis and in this node's shares; what is held here is left to decisions.
+    /// At Redis and in this node's shares; leases are left to decisions.
     async fn settle(
         &self,
         reservation: ReservationId,

@@ -1,13 +1,12 @@
-//! Lease state of recently used keys.
+//! Leases of recently used keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::Notify;
-use tollgate_core::algorithm::Demand;
-use tollgate_core::lease::{self, Parting, Purse, Temper};
+use tollgate_core::lease::{Called, Heat, LeaseCall, NodeBucket, lease_time};
+use tollgate_core::limit::AlgorithmName;
 use tollgate_core::rule::Consistency;
 use tollgate_core::{Descriptor, KeyHash, Limit, Micros, Rule, Tier, Timestamp};
 
@@ -26,18 +25,17 @@ pub(super) struct Table(Box<[Mutex<Shard>]>);
 
 pub(super) type Shard = HashMap<KeyHash, Entry, RandomState>;
 
-/// The lease of one key.
+/// One key on this node.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) purse: Purse,
-    /// Of the limit that it was borrowed under.
+    pub(super) bucket: NodeBucket,
+    /// Of the limit that its lease is of.
     digest: u64,
     /// Of the rule.
     space: [u64; 2],
+    heat: Heat,
     /// Where to call; known once a call was made.
     place: Option<Arc<Place>>,
-    /// Notified when a call is over.
-    pub(super) call_over: Arc<Notify>,
 }
 
 /// A row of a rule that is leased.
@@ -47,9 +45,8 @@ pub(super) struct Row<'a> {
     pub(super) rule: &'a Rule,
     pub(super) limit: &'a Limit,
     request: &'a Descriptor<'a>,
-    pub(super) demand: Demand,
-    pub(super) temper: Temper,
-    pub(super) is_reservation: bool,
+    pub(super) cost: u64,
+    heat: Heat,
 }
 
 /// A call that is to be sent.
@@ -57,15 +54,17 @@ pub(super) struct Row<'a> {
 pub(super) struct Outgoing {
     pub(super) hash: KeyHash,
     pub(super) place: Arc<Place>,
-    pub(super) call: lease::Call,
+    pub(super) call: LeaseCall,
+    pub(super) called: Called,
 }
 
 /// Totals over all entries.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Sum {
     pub(super) tokens: u64,
+    pub(super) leases: usize,
     /// Calls under way.
-    pub(super) calls: usize,
+    pub(super) calls: u64,
 }
 
 impl<'a> Row<'a> {
@@ -73,39 +72,28 @@ impl<'a> Row<'a> {
     #[inline]
     pub(super) fn of(call: &Call<'a>, tier: &Tier) -> Option<Self> {
         let rule = call.rule(tier);
-        Some(Row {
-            hash: tier.hash,
-            rule,
-            limit: rule.limit()?,
-            request: call.request,
-            demand: call.demand(tier),
-            temper: temper(rule)?,
-            is_reservation: call.is_reservation,
-        })
+        let (limit, heat) = (rule.limit()?, heat(rule)?);
+        Some(Row { hash: tier.hash, rule, limit, request: call.request, cost: tier.cost, heat })
     }
 
     /// The same for what is to be settled.
     pub(super) fn of_due(due: &Due<'a>) -> Option<Self> {
-        Some(Row {
-            hash: crate::key_seeds().hash(due.key()),
-            rule: due.rule,
-            limit: due.limit(),
-            request: due.request,
-            demand: Demand { cost: due.cost, max_wait: Micros::MAX },
-            temper: temper(due.rule)?,
-            is_reservation: false,
-        })
+        let (rule, heat) = (due.rule, heat(due.rule)?);
+        let hash = crate::key_seeds().hash(due.key());
+        Some(Row { hash, rule, limit: due.limit(), request: due.request, cost: due.cost, heat })
     }
 }
 
-/// When to borrow for the keys of a rule; `None` where nothing is borrowed.
+/// From which demand the keys of a rule are leased; `None` for rules that are not.
 #[inline]
-pub(super) const fn temper(rule: &Rule) -> Option<Temper> {
-    match rule.consistency() {
-        Consistency::Leased => Some(Temper::LEASED),
-        Consistency::Auto => Some(Temper::AUTO),
-        Consistency::Exact | Consistency::Local => None,
-    }
+pub(super) fn heat(rule: &Rule) -> Option<Heat> {
+    let heat = match rule.consistency() {
+        Consistency::Leased => Heat::LEASED,
+        Consistency::Auto => Heat::AUTO,
+        Consistency::Exact | Consistency::Local => return None,
+    };
+    // Queues are always decided at the store.
+    rule.limit().is_some_and(|limit| limit.algorithm_name() != AlgorithmName::LeakyBucket).then_some(heat)
 }
 
 impl Table {
@@ -135,16 +123,16 @@ impl Table {
 
     pub(super) fn held(&self, hash: KeyHash, limit: &Limit, now: Timestamp) -> Option<Held> {
         self.change(hash, limit, |entry| {
-            let tokens = entry.purse.held_at(now);
-            let leased = entry.purse.is_hot() || tokens > 0;
-            Held { in_force: if leased { Consistency::Leased } else { Consistency::Exact }, tokens }
+            let tokens = entry.bucket.tokens(now);
+            let is_leased = entry.bucket.is_leased();
+            Held { in_force: if is_leased { Consistency::Leased } else { Consistency::Exact }, tokens }
         })
     }
 
     pub(super) fn leases(&self) -> HashMap<[u64; 2], usize> {
         let mut leases = HashMap::new();
         for shard in self.shards() {
-            for entry in shard.values().filter(|entry| entry.purse.is_hot()) {
+            for entry in shard.values().filter(|entry| entry.bucket.is_leased()) {
                 *leases.entry(entry.space).or_insert(0) += 1;
             }
         }
@@ -153,89 +141,85 @@ impl Table {
 
     pub(super) fn sum(&self, now: Timestamp) -> Sum {
         let mut sum = Sum::default();
-        for shard in self.shards() {
-            sum.calls += shard.values().filter(|entry| entry.purse.is_calling()).count();
-            sum.tokens += shard.values().map(|entry| entry.purse.held_at(now)).sum::<u64>();
+        for mut shard in self.shards() {
+            for entry in shard.values_mut() {
+                sum.tokens += entry.bucket.tokens(now);
+                sum.leases += usize::from(entry.bucket.is_leased());
+                sum.calls += u64::from(entry.bucket.is_calling());
+            }
         }
         sum
     }
 }
 
 impl Entry {
-    fn new(row: &Row<'_>) -> Self {
+    fn new(row: &Row<'_>, shared: &Shared) -> Self {
         Entry {
-            purse: Purse::new(row.limit.clone()),
+            bucket: NodeBucket::new(row.limit, shared.first_epoch()),
             digest: row.limit.digest(),
             space: row.rule.space().digest(),
+            heat: row.heat,
             place: None,
-            call_over: Arc::new(Notify::new()),
         }
     }
 
     /// The entry of a row's key; `None` when the shard is full.
     ///
-    /// If the rule's limit has changed since it was made, what was borrowed under the old one is returned, and the entry
-    /// starts empty.
+    /// If the rule's limit has changed since it was made, the lease of the old one is returned, and the entry starts anew.
     #[inline]
     pub(super) fn of<'s>(shard: &'s mut Shard, row: &Row<'_>, shared: &Arc<Shared>) -> Option<&'s mut Entry> {
         if !shard.contains_key(&row.hash) {
             if shard.len() >= MAX_KEYS {
                 return None;
             }
-            shard.insert(row.hash, Entry::new(row));
+            shard.insert(row.hash, Entry::new(row, shared));
         }
         let entry = shard.get_mut(&row.hash)?;
         if !entry.is_under(row.limit) {
-            entry.replace(row, shared);
+            let mut before = std::mem::replace(entry, Entry::new(row, shared));
+            if let Some(returned) = before.give_back(row.hash, true, shared) {
+                shared.send_in_background(returned);
+            }
+            before.count_stranded(shared);
         }
+        entry.heat = row.heat;
         Some(entry)
     }
 
-    fn replace(&mut self, row: &Row<'_>, shared: &Arc<Shared>) {
-        let mut before = std::mem::replace(self, Entry::new(row));
-        before.call_over.notify_waiters();
-        before.place = before.place.map(|place| match place.limit.algorithm_name() {
-            // Under the old limit the bucket would be cut down to that.
-            same if same == row.limit.algorithm_name() => self.place(row, shared),
-            _ => place,
-        });
-        match before.return_lease(row.hash, shared, Parting::Final) {
-            Some(outgoing) => shared.send_in_background(outgoing),
-            None => shared.count_stranded(before.purse.held_at(shared.now())), // a call is under way
-        }
-    }
-
-    /// Whether the lease was borrowed under this limit.
+    /// Whether the lease is of this limit.
     #[inline]
     pub(super) const fn is_under(&self, limit: &Limit) -> bool {
         self.digest == limit.digest()
     }
 
-    /// The call that a request of this cost waits for; with no cost, the one that reports what was spent.
-    pub(super) fn call(&mut self, row: &Row<'_>, cost: u64, shared: &Shared, now: Timestamp) -> Outgoing {
-        let call = self.purse.call(shared.node, shared.next_sequence(), cost, now);
-        Outgoing { hash: row.hash, place: self.place(row, shared), call }
-    }
-
-    /// The call that keeps the lease from running dry, when it is time.
+    /// The call that a request sends: for a first lease, or when a renewal was missed and the lease ends soon.
     #[inline]
-    pub(super) fn renewal(&mut self, row: &Row<'_>, shared: &Shared, now: Timestamp) -> Option<Outgoing> {
-        let call = self.purse.renewal(shared.node, || shared.next_sequence(), now)?;
-        Some(Outgoing { hash: row.hash, place: self.place(row, shared), call })
+    pub(super) fn call(&mut self, row: &Row<'_>, shared: &Shared, now: Timestamp) -> Option<Outgoing> {
+        let round_trip = shared.round_trip();
+        let lead = Micros::new(lease_time(round_trip).get() / 8 + round_trip.get());
+        let (call, called) = self.bucket.call(shared.heat(self.heat), lead, round_trip, now)?;
+        Some(Outgoing { hash: row.hash, place: self.place(row, shared), call, called })
     }
 
-    /// The call that returns the lease, when it is time.
-    pub(super) fn return_lease(
-        &mut self,
-        hash: KeyHash,
-        shared: &Shared,
-        parting: Parting,
-    ) -> Option<Outgoing> {
-        let place = Arc::clone(self.place.as_ref()?);
-        let now = shared.now();
-        let call = self.purse.farewell(shared.node, || shared.next_sequence(), parting, now);
-        shared.count_stranded(self.purse.stranded(now));
-        Some(Outgoing { hash, place, call: call? })
+    /// The call of maintenance, if the lease ends before the next one: it is renewed, or returned if the key is cold.
+    pub(super) fn renewal(&mut self, hash: KeyHash, lead: Micros, shared: &Shared) -> Option<Outgoing> {
+        let (round_trip, heat, now) = (shared.round_trip(), shared.heat(self.heat), shared.now());
+        if !self.bucket.is_leased() {
+            return None;
+        }
+        let returned = self.bucket.give_back(heat, false, round_trip, now);
+        let (call, called) = returned.or_else(|| self.bucket.call(heat, lead, round_trip, now))?;
+        Some(Outgoing { hash, place: Arc::clone(self.place.as_ref()?), call, called })
+    }
+
+    /// The call that returns the lease.
+    pub(super) fn give_back(&mut self, hash: KeyHash, stops: bool, shared: &Shared) -> Option<Outgoing> {
+        let (call, called) = self.bucket.give_back(self.heat, stops, shared.round_trip(), shared.now())?;
+        Some(Outgoing { hash, place: Arc::clone(self.place.as_ref()?), call, called })
+    }
+
+    pub(super) fn count_stranded(&mut self, shared: &Shared) {
+        shared.count_stranded(self.bucket.take_stranded());
     }
 
     fn place(&mut self, row: &Row<'_>, shared: &Shared) -> Arc<Place> {

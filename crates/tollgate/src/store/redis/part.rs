@@ -3,7 +3,7 @@
 use redis::Cmd;
 use tollgate_core::algorithm::{Demand, Window};
 use tollgate_core::limit::AlgorithmName;
-use tollgate_core::{Enforcement, Key, Limit, Mark, Op, Outcome, Rule, StoreError};
+use tollgate_core::{Enforcement, Key, Limit, Mark, Op, Outcome, Rule, StoreError, Tier};
 
 use super::RedisStore;
 use super::script::{self, Done, Effect, Header, Script};
@@ -33,6 +33,7 @@ pub(super) struct Row {
     pub(super) enforcement: Enforcement,
     pub(super) cost: u64,
     pub(super) mark: Mark,
+    pub(super) is_reported: bool,
 }
 
 impl RedisStore {
@@ -51,8 +52,8 @@ impl RedisStore {
         for (index, tier) in call.tiers.iter().enumerate().filter(|(index, _)| wanted(*index)) {
             let place = self.place(call.rule(tier), call.key(tier));
             let slot = place.slot;
-            let row =
-                Row { tier: index, place, enforcement: tier.enforcement, cost: tier.cost, mark: tier.mark };
+            let Tier { enforcement, cost, mark, is_reported, .. } = *tier;
+            let row = Row { tier: index, place, enforcement, cost, mark, is_reported };
             match parts.iter_mut().find(|part| part.slot == slot) {
                 Some(part) => part.rows.push(row),
                 None => parts.push(Part { slot, rows: vec![row] }),
@@ -77,8 +78,9 @@ impl Part {
     /// The script's call for its rows.
     pub(super) fn call(&self, op: Op, header: &Header) -> Cmd {
         let mut input = header.input(self.rows.len());
-        for Row { place, enforcement, cost, .. } in &self.rows {
-            script::put_row(&place.limit, place.window, *enforcement, *cost, header.around, &mut input);
+        for Row { place, enforcement, is_reported, cost, .. } in &self.rows {
+            let mode = (*enforcement, *is_reported);
+            script::put_row(&place.limit, place.window, mode, *cost, header.around, &mut input);
         }
         if op == Op::Undo {
             self.rows.iter().for_each(|row| script::put_mark(row.mark, &mut input));

@@ -81,7 +81,7 @@ impl RedisStore {
         for _ in 0..2 {
             let mut input = header.input(2);
             let (limit, window) = (&place.limit, place.window);
-            script::put_row(limit, window, due.enforcement(), due.cost, header.around, &mut input);
+            script::put_row(limit, window, (due.enforcement(), false), due.cost, header.around, &mut input);
             let ttl = Micros::new(ttl.get().saturating_add(GRACE.get()));
             super::state::put(ttl.ceil_millis().cast_signed(), &mut input);
             if let Some(mark) = mark {

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{Answer, Demand, Window, calendar_windows};
-use tollgate_core::lease::{self, LeasedBucket, Ledger, Loan};
+use tollgate_core::lease::{Grant, Lease, LeaseCall, ParentBucket};
 use tollgate_core::limit::{Algorithm, AlgorithmName, Opening, Phase, Ticks};
 use tollgate_core::{Enforcement, Growth, Limit, Mark, Micros, Op, Timestamp, Verdict};
 
@@ -117,11 +117,15 @@ impl Header {
     }
 }
 
-/// Appends a row: algorithm, shadow, cost, and five numbers of the limit.
+/// Bits of a row's mode.
+const SHADOW: u8 = 1;
+const REPORTED: u8 = 2;
+
+/// Appends a row: algorithm, mode, cost, and five numbers of the limit.
 pub(super) fn put_row(
     limit: &Limit,
     window: Window,
-    enforcement: Enforcement,
+    (enforcement, is_reported): (Enforcement, bool),
     cost: u64,
     around: Timestamp,
     out: &mut Vec<u8>,
@@ -156,7 +160,8 @@ pub(super) fn put_row(
         }
     };
     out.push(algorithm);
-    out.push(u8::from(enforcement == Enforcement::Shadow));
+    let shadow = if enforcement == Enforcement::Shadow { SHADOW } else { 0 };
+    out.push(shadow | if is_reported { REPORTED } else { 0 });
     state::put(number(cost), out);
     numbers.into_iter().for_each(|number| state::put(number, out));
 }
@@ -227,14 +232,20 @@ pub(super) fn read_nodes(value: Value) -> Option<(u32, u32)> {
     Some((fields.short()?, fields.short()?))
 }
 
-/// The answer to a call for a lease; without a loan if a later call of that node was received already.
-pub(super) fn read_lease(value: Value) -> Option<Reply<(Done, Option<Loan>)>> {
+/// The answer to a call for a lease.
+pub(super) fn read_lease(value: Value, call: &LeaseCall) -> Option<Reply<(Done, Option<Lease>)>> {
     read(value, |ran, rest| {
-        let (row, loan) = rest.split_at_checked(rest.len().checked_sub(21)?)?;
-        let mut fields = Fields(loan);
-        let (granted, kept, term) = (fields.number()?, fields.number()?, fields.signed()?);
-        let loan = u64::try_from(term).ok().map(|term| Loan { granted, kept, term: Micros::new(term) });
-        Some((Done::new(ran, row, 1)?, loan))
+        let (row, lease) = rest.split_at_checked(rest.len().checked_sub(26)?)?;
+        let mut fields = Fields(lease);
+        let (kind, ends) = (fields.byte()?, fields.instant()?);
+        let (content, capacity, rate) = (fields.number()?, fields.number()?, fields.short()?.into());
+        let lease = |starts| Some(Lease { starts, ends, content, capacity, rate });
+        let lease = match kind {
+            0 => None,
+            1 => lease(None),
+            _ => lease(call.boundary),
+        };
+        Some((Done::new(ran, row, 1)?, lease))
     })
 }
 
@@ -266,12 +277,9 @@ impl Done {
         self.bytes.get(self.rows[row].1.clone()).unwrap_or_default()
     }
 
-    fn open<'l>(&self, row: usize, limit: &'l Limit, window: Window) -> LeasedBucket<'l> {
-        let (state, ledger) = match state::decode_leased(limit.algorithm_name(), self.state(row)) {
-            Some((state, ledger)) => (Some(state), ledger),
-            None => (None, Ledger::default()),
-        };
-        LeasedBucket::open(limit, state, ledger, self.ran.now, window)
+    fn open<'l>(&self, row: usize, limit: &'l Limit, window: Window) -> ParentBucket<'l> {
+        let (state, ledger) = state::decode_leased(limit.algorithm_name(), self.state(row)).unzip();
+        ParentBucket::open(limit, state, ledger.flatten(), self.ran.now, window)
     }
 
     /// The verdict of a bucket, read from its state, and the mark of its charge.
@@ -318,19 +326,15 @@ impl Done {
         before.ask(demand)
     }
 
-    /// The verdict on the request that waited for a loan, and a mark from which it is settled.
-    pub(super) fn verdict_on_loan(
-        &self,
-        limit: &Limit,
-        window: Window,
-        call: &lease::Call,
-        loan: Loan,
-    ) -> (Verdict, Mark) {
+    /// What a node is told with its lease.
+    pub(super) fn grant(&self, limit: &Limit, window: Window, lease: Option<Lease>) -> Grant {
         if limit.algorithm_name() == AlgorithmName::SlidingWindowLog {
-            return log_numbers(limit, self.allows(0), self.state(0));
+            let (verdict, mark) = log_numbers(limit, self.allows(0), self.state(0));
+            let wait = verdict.retry_after.unwrap_or(Micros::MAX);
+            let Verdict { remaining, reset_after, .. } = verdict;
+            return Grant { now: self.ran.now, at: mark.at, lease, remaining, wait, reset_after };
         }
-        let bucket = self.open(0, limit, window);
-        (bucket.verdict_on_loan(call, loan), bucket.mark(0))
+        self.open(0, limit, window).grant_of(lease)
     }
 }
 

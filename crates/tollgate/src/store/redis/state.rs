@@ -25,16 +25,15 @@
 //! A bucket with [`Excess`] is wide, has 16 added to its first byte, and four more integers before the others: the excess
 //! and the numbers of the limit it was written under.
 //!
-//! A bucket with leases is wide, and its ledger follows (in a log: after its first element): for each node its id (eight
-//! bytes), the sequence number of its last call, tokens, and the end of its lease.
+//! A bucket with a [`Ledger`] is wide, and the ledger's numbers follow (in a log: after its first element).
 
 use tollgate_core::Timestamp;
 use tollgate_core::algorithm::{Count, Counts, Debt, Entry, Excess, Log, Spent, State};
-use tollgate_core::lease::{Call, Lease, Ledger, NodeId};
-use tollgate_core::limit::AlgorithmName;
+use tollgate_core::lease::{LeaseCall, Ledger, Wants};
+use tollgate_core::limit::{AlgorithmName, MAX_EXACT};
 
-/// The bytes of one lease.
-const LEASE: usize = 29;
+/// The bytes of each number of a ledger.
+const LEDGER: [usize; Ledger::NUMBERS] = [7, 7, 7, 7, 7, 7, 7, 4, 5, 5, 5, 5, 4, 4, 7, 7, 4];
 /// The bytes of a compact state.
 const COMPACT: usize = 12;
 /// Added to the algorithm in the first byte of a compact state.
@@ -69,9 +68,16 @@ impl Fields<'_> {
         Some(*first)
     }
 
-    fn lease(&mut self) -> Option<Lease> {
-        let node = NodeId(self.bytes().map(u64::from_le_bytes)?);
-        Some(Lease { node, sequence: self.number()?, tokens: self.number()?, until: self.instant()? })
+    fn ledger(&mut self) -> Option<Ledger> {
+        let mut numbers = [0; Ledger::NUMBERS];
+        for (number, bytes) in numbers.iter_mut().zip(LEDGER) {
+            *number = match bytes {
+                4 => self.short()?.into(),
+                5 => self.bytes().map(|[a, b, c, d, e]| i64::from_le_bytes([a, b, c, d, e, 0, 0, 0]))?,
+                _ => self.signed()?,
+            };
+        }
+        Ledger::from_numbers(numbers)
     }
 
     pub(super) fn two_bytes(&mut self) -> Option<u16> {
@@ -113,17 +119,21 @@ pub(super) const fn units_code(units: u64) -> u64 {
     if m < 128 && k < 16 { m * 16 + k } else { 0 }
 }
 
-/// The state of an algorithm and what is out on lease; `None` for the bytes of another algorithm, or foreign bytes. Where the
+/// The state of an algorithm and its ledger; `None` for the bytes of another algorithm, or foreign bytes. Where the
 /// clock opens windows, a compact state has no start: it is that of the last write.
-pub(super) fn decode_leased(algorithm: AlgorithmName, bytes: &[u8]) -> Option<(State, Ledger)> {
+pub(super) fn decode_leased(algorithm: AlgorithmName, bytes: &[u8]) -> Option<(State, Option<Ledger>)> {
     if bytes.len() == COMPACT && bytes[0] & 15 == tag(algorithm) + COMPACT_FLAG {
-        return decode_compact(algorithm, bytes).map(|state| (state, Ledger::default()));
+        return decode_compact(algorithm, bytes).map(|state| (state, None));
     }
     let excess = if has_excess(bytes) { EXCESS } else { 0 };
-    let (state, leases) = bytes.split_at_checked(length(algorithm) + excess)?;
+    let (state, ledger) = bytes.split_at_checked(length(algorithm) + excess)?;
     let state = decode(algorithm, state)?;
-    let leases = leases.chunks(LEASE).map(|bytes| Fields(bytes).lease()).collect::<Option<Vec<_>>>()?;
-    Some((state, Ledger::new(leases)))
+    if ledger.is_empty() {
+        return Some((state, None));
+    }
+    let mut fields = Fields(ledger);
+    let ledger = fields.ledger().filter(|_| fields.0.is_empty())?;
+    Some((state, Some(ledger)))
 }
 
 fn decode_compact(algorithm: AlgorithmName, bytes: &[u8]) -> Option<State> {
@@ -165,7 +175,7 @@ fn has_excess(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(|first| matches!(first, 17..=19))
 }
 
-/// The bytes of a state without excess and leases.
+/// The bytes of a state without excess and ledger.
 const fn length(algorithm: AlgorithmName) -> usize {
     match algorithm {
         AlgorithmName::SlidingWindowLog => 12,
@@ -175,16 +185,18 @@ const fn length(algorithm: AlgorithmName) -> usize {
 }
 
 /// Appends a call as the script reads it.
-pub(super) fn put_call(call: &Call, out: &mut Vec<u8>) {
-    let Call { node, sequence, left, returned, least, want, term } = *call;
-    out.extend_from_slice(&node.0.to_le_bytes());
-    for number in [sequence, left, returned, least, want, term.get()] {
-        put(number.min(MOST).cast_signed(), out);
-    }
+pub(super) fn put_call(call: &LeaseCall, out: &mut Vec<u8>) {
+    let number = |number: u64| number.min(MAX_EXACT).cast_signed();
+    let short = |number: u64| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
+    put(call.boundary.map_or(Ledger::NO_END, Timestamp::as_micros), out);
+    put(number(call.returned), out);
+    out.extend_from_slice(&short(call.returned_rate));
+    put(number(call.keeps), out);
+    put(number(call.demand), out);
+    put(number(call.own_demand), out);
+    out.push(u8::from(call.wants == Wants::Lease));
+    out.extend_from_slice(&short(call.lease_time.get()));
 }
-
-/// The most that a call says; no bucket holds as much.
-const MOST: u64 = 1 << 53;
 
 /// The state of an algorithm; `None` for the bytes of another algorithm, or foreign bytes.
 fn decode(algorithm: AlgorithmName, bytes: &[u8]) -> Option<State> {

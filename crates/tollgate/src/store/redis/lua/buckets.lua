@@ -5,8 +5,8 @@
 --
 -- KEYS     the bucket of each row
 -- ARGV[1]  operation, flags (1: the time is injected, 2: a row elsewhere refuses the request already), injected time,
---          max_wait: 16 bytes; then 44 bytes for each row: its algorithm, whether it is in shadow mode, its cost and five
---          numbers of its limit (each branch of `open` says which)
+--          max_wait: 16 bytes; then 44 bytes for each row: its algorithm, its mode (1: shadow, 2: the calls of a node with a
+--          lease report its cost), its cost and five numbers of its limit (each branch of `open` says which)
 --
 -- Answers  the time, clock steps, foreign values, then for each row whether it is allowed and the state after the operation, with its
 --          length; of a log its numbers instead. If the windows of a calendar do not reach to now: only the time, and
@@ -31,18 +31,19 @@ local steps, foreign = 0, 0
 local log -- where a script may meet logs: what opens and closes them
 local rare
 
--- What few calls need: wide states, states of other limits, excess and leases.
+-- What few calls need: wide states, states of other limits, excess and ledgers.
 local function helpers()
-  rare = { LEASE = '<c8I7I7i7', EXCESS_LIFETIME = 31622400000000 }
+  rare = { NO_END = -36028797018963968, MAX_DEMAND = 68719476735, EXCESS_LIFETIME = 31622400000000 }
+  local LEDGER, LEDGER_LENGTH = '<i7I7I7i7I7I7I7I4I5I5I5I5I4I4I7I7I4', 99
   local LENGTHS = { 22, 22, 22, 22, 12, 23, [17] = 50, [18] = 50, [19] = 50 }
   local COMPACT = { [9] = true, [10] = true, [11] = true, [12] = true, [14] = true }
   local EXCESS_LIFETIME = rare.EXCESS_LIFETIME
 
-  -- Whether a string is a state of ours, with or without leases behind it.
+  -- Whether a string is a state of ours, with or without a ledger behind it.
   function rare.is_ours(state)
     local length = LENGTHS[state:byte()]
     if #state == 12 and COMPACT[state:byte() % 16] then return true end
-    return length and #state >= length and (#state - length) % 29 == 0
+    return length and (#state == length or #state == length + LEDGER_LENGTH)
   end
 
   -- Whether a key that is not a string is a log of ours.
@@ -51,39 +52,110 @@ local function helpers()
     return type(head) == 'string' and rare.is_ours(head) and head:byte() == 5
   end
 
-  function rare.has_leases(state)
+  function rare.has_ledger(state)
     local length = LENGTHS[state:byte()]
     return length and #state > length
   end
 
-  -- Separates a state from its leases: the state alone, the leases that have ended, earliest first, and the others.
-  function rare.split_leases(state)
+  -- floor(count * left / window), and the remainder. The product may exceed 2^53: long division, seven bits of the
+  -- count at a time (a window is at most 2^46).
+  function rare.weighted(count, left, window)
+    if count * left < 9007199254740992 then return floor(count * left / window), count * left % window end
+    local quotient, rest = 0, 0
+    for bit = 49, 0, -7 do
+      local digit = floor(count / 2 ^ bit) % 128
+      rest = rest * 128 + digit * left
+      quotient = quotient * 128 + floor(rest / window)
+      rest = rest % window
+    end
+    return quotient, rest
+  end
+
+  -- The terms of a row's limit (`core::lease::Terms`): units in a token, units that come back per microsecond, and the
+  -- parts of that rate.
+  function rare.terms(tag, n1, n2, n3)
+    if tag == 3 then return n3, 0, 1 end
+    if tag ~= 1 then return 1, 0, 1 end
+    local parts, largest = 65536, max(n1 * n3, n2)
+    while parts > 1 and largest * parts > 9007199254740991 do parts = parts / 2 end
+    return n3, n2, parts
+  end
+
+  -- Amounts on a ledger in the terms of another limit, rounded up.
+  local function convert(ledger, units, refill, parts)
+    local from_units, from_refill, from_parts = ledger.units, ledger.refill, ledger.parts
+    if units == from_units and refill == from_refill and parts == from_parts then return end
+    local function amount(out)
+      if units == from_units then return out end
+      return min(ceil(out / from_units) * units, 9007199254740991)
+    end
+    local function rate(lent)
+      if lent == 0 or refill == 0 then return lent end
+      local quotient, rest = rare.weighted(lent * from_refill, units, from_units)
+      lent = min(quotient + (rest > 0 and 1 or 0), 9007199254740991)
+      if parts >= from_parts then return min(ceil(lent * (parts / from_parts) / refill), 9007199254740991) end
+      return ceil(lent / (refill * (from_parts / parts)))
+    end
+    ledger.this_out, ledger.this_rate = amount(ledger.this_out), rate(ledger.this_rate)
+    ledger.next_out, ledger.next_rate = amount(ledger.next_out), rate(ledger.next_rate)
+    ledger.ahead, ledger.rest = min(amount(ledger.ahead), ledger.next_out), 0
+    ledger.units, ledger.refill, ledger.parts = units, refill, parts
+  end
+
+  -- The next period becomes this one; nothing without a next one.
+  local function rotate(ledger)
+    if ledger.next_end == rare.NO_END then return end
+    ledger.this_end, ledger.this_out, ledger.this_rate = ledger.next_end, ledger.next_out, ledger.next_rate
+    ledger.next_end, ledger.next_out, ledger.next_rate, ledger.ahead = rare.NO_END, 0, 0, 0
+    ledger.last_leased, ledger.last_exact, ledger.leased, ledger.exact = ledger.leased, ledger.exact, 0, 0
+    if ledger.longest > 0 then ledger.lease_time, ledger.longest = ledger.longest, 0 end
+    return ledger
+  end
+
+  function rare.new_ledger(lease_time, units, refill, parts)
+    return {
+      this_end = rare.NO_END, this_out = 0, this_rate = 0, next_end = rare.NO_END, next_out = 0, next_rate = 0,
+      ahead = 0, rest = 0, last_leased = 0, last_exact = 0, leased = 0, exact = 0,
+      lease_time = lease_time, longest = 0, units = units, refill = refill, parts = parts,
+    }
+  end
+
+  -- Separates a state from its ledger: the state alone, the boundaries that have passed with what counts as spent there,
+  -- the ledger after them, if there is one, what the refill left below a unit, and the instant to compute at.
+  function rare.split_ledger(state, units, refill, parts)
     local length = LENGTHS[state:byte()]
     local last = read('<i7', state, length - 6)
     local at, shift = now, 0
     if last > now then
       if last - now <= 1000000 then at = last else shift = now - last end
     end
-    local due, out = {}, {}
-    for place = length + 1, #state, 29 do
-      local node, sequence, tokens, till = read(rare.LEASE, state, place)
-      local lease = { node = node, sequence = sequence, tokens = tokens, till = till + shift }
-      local to = shift == 0 and lease.till <= at and due or out
-      to[#to + 1] = lease
+    local ledger = {}
+    ledger.this_end, ledger.this_out, ledger.this_rate, ledger.next_end, ledger.next_out, ledger.next_rate, ledger.ahead,
+      ledger.rest, ledger.last_leased, ledger.last_exact, ledger.leased, ledger.exact, ledger.lease_time, ledger.longest,
+      ledger.units, ledger.refill, ledger.parts = read(LEDGER, state, length + 1)
+    convert(ledger, units, refill, parts)
+    local rest, due = ledger.rest, {}
+    ledger.this_end = ledger.this_end + shift
+    if ledger.next_end ~= rare.NO_END then ledger.next_end = ledger.next_end + shift end
+    while shift == 0 and ledger and ledger.this_end <= at do
+      local spent = ledger.this_out + ledger.ahead - ledger.next_out
+      due[#due + 1] = { till = ledger.this_end, units = spent, tokens = max(0, spent), rate = ledger.this_rate }
+      ledger = rotate(ledger)
     end
-    table.sort(due, function(a, b) return a.till < b.till end)
-    return state:sub(1, length), due, out
+    return state:sub(1, length), due, ledger, rest, at
   end
 
-  -- Reads a state that is not compact: three numbers, the last write, and where they exist leases and excess. Nothing, and
+  -- Reads a state that is not compact: three numbers, the last write, and where they exist a ledger and excess. Nothing, and
   -- whether it is foreign, where it is not a state of this algorithm.
-  function rare.read_wide(state, tag)
+  function rare.read_wide(state, tag, n1, n2, n3)
     local ours = rare.is_ours(state)
     if not ours or #state == 12 or state:byte() % 16 ~= tag then
       return { foreign = not ours }
     end
     local wide = {}
-    if #state > LENGTHS[state:byte()] then state, wide.due, wide.out = rare.split_leases(state) end
+    if rare.has_ledger(state) then
+      state, wide.due, wide.ledger, wide.rest = rare.split_ledger(state, rare.terms(tag, n1, n2, n3))
+    end
     local place = 2
     if state:byte() > 16 then
       local _, tokens, capacity, refill, period = read('<BI7I7I7I7', state)
@@ -110,20 +182,6 @@ local function helpers()
     return excess and excess.capacity == capacity and excess.refill == refill and excess.period == period
   end
 
-  -- floor(count * left / window), and the remainder. The product may exceed 2^53: long division, seven bits of the
-  -- count at a time (a window is at most 2^45 microseconds).
-  function rare.weighted(count, left, window)
-    if count * left < 9007199254740992 then return floor(count * left / window), count * left % window end
-    local quotient, rest = 0, 0
-    for bit = 49, 0, -7 do
-      local digit = floor(count / 2 ^ bit) % 128
-      rest = rest * 128 + digit * left
-      quotient = quotient * 128 + floor(rest / window)
-      rest = rest % window
-    end
-    return quotient, rest
-  end
-
   -- Debt and excess after some time, which repays the debt first and then whole tokens of the excess.
   local function repaid(debt, excess, rate, units, elapsed)
     local is_repaid = elapsed >= ceil(debt / rate)
@@ -133,7 +191,28 @@ local function helpers()
     return 0, max(0, excess - tokens - floor((rest - debt) / units))
   end
 
-  -- The debt and excess now of a state that was written under another limit, or has excess or leases that have ended.
+  -- The same while some parts of the rate are lent; and what is left of the refill below a unit.
+  local function repaid_partly(debt, excess, rate, units, elapsed, lent, parts, rest)
+    if lent == 0 then
+      debt, excess = repaid(debt, excess, rate, units, elapsed)
+      return debt, excess, rest
+    elseif elapsed == 0 then
+      return debt, excess, rest
+    end
+    local speed = rate * max(0, parts - lent)
+    local credit = elapsed * speed + rest
+    if credit >= 9007199254740992 then -- more than any debt
+      local came = rare.weighted(speed, elapsed, parts)
+      return 0, max(0, excess - floor((came - debt) / units)), 0
+    end
+    local came = floor(credit / parts)
+    excess = max(0, excess - floor(max(0, came - debt) / units))
+    debt = max(0, debt - came)
+    return debt, excess, debt > 0 and credit % parts or 0
+  end
+
+  -- The debt and excess now of a state that was written under another limit, or has excess or a ledger; and what the refill
+  -- left below a unit.
   function rare.debt(debt, units_then, last, wide, capacity, rate, units)
     local exceeded = wide and wide.excess
     local excess = exceeded and exceeded.tokens or 0
@@ -146,12 +225,18 @@ local function helpers()
       debt, excess = split(ceil(debt / max(1, units_then)) + excess, capacity)
       debt = debt * units
     end
-    for _, lease in ipairs(wide and wide.due or {}) do
-      debt, excess = repaid(debt, excess, rate, units, max(0, lease.till - last))
-      local fits = min(lease.tokens, floor((capacity * units - debt) / units))
-      debt, excess, last = debt + fits * units, excess + lease.tokens - fits, lease.till
+    if not (wide and wide.due) then return repaid(debt, excess, rate, units, max(0, now - last)) end
+    local _, _, parts = rare.terms(1, capacity, rate, units)
+    local rest = wide.rest
+    for _, due in ipairs(wide.due) do
+      debt, excess, rest = repaid_partly(debt, excess, rate, units, max(0, due.till - last), due.rate, parts, rest)
+      local fits = min(due.units, capacity * units - debt)
+      debt, excess, last = max(0, debt + fits), excess + max(0, ceil((due.units - fits) / units)), max(last, due.till)
     end
-    return repaid(debt, excess, rate, units, max(0, now - last))
+    local lent = wide.ledger and wide.ledger.this_rate or 0
+    debt, excess, rest = repaid_partly(debt, excess, rate, units, max(0, now - last), lent, parts, rest)
+    if wide.ledger then wide.ledger.rest = rest end
+    return debt, excess
   end
 
   -- Usage and excess of an interval bucket under the limit in use.
@@ -170,48 +255,54 @@ local function helpers()
     return 0, anchor, excess - (ticks * count - used)
   end
 
-  -- Notes in a bucket what is out on lease. It takes room beside the state.
-  function rare.note_leases(bucket, out)
-    bucket.whole = bucket.whole or bucket.room
-    bucket.out, bucket.held, bucket.till = nil, 0, 0
-    for i = 1, #out do
-      bucket.out, bucket.held, bucket.till = out, bucket.held + out[i].tokens, max(bucket.till, out[i].till)
+  -- Notes in a bucket what is out. It takes room beside the state, in tokens or in units of a continuous bucket.
+  function rare.note_ledger(bucket, ledger)
+    local out = ledger.this_out + ledger.ahead
+    bucket.ledger, bucket.out = ledger, out
+    if bucket.units then
+      bucket.room = max(0, floor((bucket.capacity * bucket.units - bucket.debt - out) / bucket.units))
+      if bucket.free then bucket.delay = max(0, ceil((bucket.debt + out - bucket.free * bucket.units) / bucket.rate)) end
+    else
+      bucket.whole = bucket.whole or bucket.room
+      bucket.room = max(0, bucket.whole - out)
     end
-    bucket.room = max(0, bucket.whole - bucket.held)
+    bucket.till = ledger.next_end == rare.NO_END and ledger.this_end or ledger.next_end
   end
 
-  function rare.pack_leases(out)
-    local packed = {}
-    for i = 1, #out do packed[i] = pack(rare.LEASE, out[i].node, out[i].sequence, out[i].tokens, out[i].till) end
-    return table.concat(packed)
+  function rare.pack_ledger(l)
+    return pack(LEDGER, l.this_end, l.this_out, l.this_rate, l.next_end, l.next_out, l.next_rate, l.ahead, l.rest,
+      l.last_leased, l.last_exact, l.leased, l.exact, l.lease_time, l.longest, l.units, l.refill, l.parts)
   end
 
-  -- Until when a bucket with leases is kept. What is out on lease is used until it ends, and then has to be earned back:
-  -- all of it, after debt and excess, also where it was lent under a larger limit.
+  -- Until when a bucket with a ledger is kept. What is out is used until its boundary, and then has to be earned back: all
+  -- of it, after debt and excess, also where it was lent under a larger limit.
   function rare.kept_until(bucket, idle_at)
+    local ledger = bucket.ledger
+    local till, out = bucket.till, max(ledger.this_out + ledger.ahead, ledger.next_out)
     local earned, full = 0, bucket.window or 0
     if bucket.units then
-      earned, full = bucket.held * bucket.units / bucket.rate + 1000, ceil(bucket.capacity * bucket.units / bucket.rate)
+      earned, full = out / bucket.rate + 1000, ceil(bucket.capacity * bucket.units / bucket.rate)
     elseif bucket.interval then
-      earned = (ceil(bucket.held / bucket.count) + 1) * bucket.interval
+      earned = (ceil(out / bucket.count) + 1) * bucket.interval
       full = ceil(bucket.capacity / bucket.count) * bucket.interval
     elseif bucket.kind == 6 then
       full = 2 * bucket.window
     elseif bucket.kind == 4 then
       full = bucket.to - bucket.from
     end
-    earned = min(max(idle_at, bucket.till) + earned, bucket.till + EXCESS_LIFETIME)
-    return max(idle_at, bucket.till + full, earned)
+    -- The rest of the bucket may be repaid at no rate before the boundary.
+    earned = min(idle_at + max(0, till - bucket.at) + earned, till + EXCESS_LIFETIME)
+    return ceil(max(idle_at, till + full, earned))
   end
 
   return rare
 end
 
--- Brings the bucket of a row to now. Nothing if the windows of a calendar do not reach to now. `room` is the largest cost the bucket would admit; where there are leases, `whole` is the
--- same without them. `stored` is the state as it was found, if it is one of this algorithm.
+-- Brings the bucket of a row to now. Nothing if the windows of a calendar do not reach to now. `room` is the largest cost the bucket would admit. `stored` is the state as it was found, if it is one of this algorithm.
 local function open(row, stored)
-  local kind, shadow, cost, n1, n2, n3, n4, n5 = read('<BBI7i7i7i7i7i7', input, 44 * row - 27)
-  if kind == 5 then return log.open(KEYS[row], shadow, cost, n1, n2) end
+  local kind, mode, cost, n1, n2, n3, n4, n5 = read('<BBI7i7i7i7i7i7', input, 44 * row - 27)
+  local shadow = mode % 2
+  if kind == 5 then return log.open(KEYS[row], mode, cost, n1, n2) end
   local tag = kind == 7 and 4 or kind
 
   local last, x, wide
@@ -221,7 +312,7 @@ local function open(row, stored)
       head, low, x = read('<BI6I5', stored)
       last = floor(head / 16) * 281474976710656 + low
     else
-      wide = (rare or helpers()).read_wide(stored, tag)
+      wide = (rare or helpers()).read_wide(stored, tag, n1, n2, n3)
       last = wide.last
     end
   end
@@ -259,7 +350,7 @@ local function open(row, stored)
       room = floor((capacity * units - debt) / units), delay = 0,
       debt = debt, excess = excess, rate = rate, units = units, code = code, capacity = capacity,
     }
-    if tag == 3 then bucket.delay = max(0, ceil((debt - free * units) / rate)) end
+    if tag == 3 then bucket.free, bucket.delay = free, max(0, ceil((debt - free * units) / rate)) end
 
   elseif tag == 4 then
     local limit, count, from, to, is_first = nil, 0, nil, nil, false
@@ -406,7 +497,10 @@ local function open(row, stored)
 
   if wide then
     bucket.foreign = wide.foreign
-    if wide.out then rare.note_leases(bucket, wide.out) end
+    if wide.ledger then
+      rare.note_ledger(bucket, wide.ledger)
+      bucket.is_reported = mode >= 2
+    end
   end
   return bucket
 end
@@ -414,7 +508,7 @@ end
 -- The state of a bucket after a charge (negative: a refund), and when it will be idle; nothing if it is idle. If it did
 -- not change, only the shift of a clock step is written.
 local function close(bucket, take, changed)
-  local tag, at, out = bucket.kind, bucket.at, bucket.out
+  local tag, at, out = bucket.kind, bucket.at, bucket.ledger
   -- A compact state has 52 bits for the instant: not before 1970, nor after 2112.
   local high = floor(at / 281474976710656)
   local is_compact = high >= 0 and high < 16 and not out
@@ -474,7 +568,7 @@ local function close(bucket, take, changed)
     if not x then wide = pack('<BI4I4i7i7', 6, previous, current, from, at) end
   end
 
-  if out then return wide .. rare.pack_leases(out), rare.kept_until(bucket, idle_at) end
+  if out then return wide .. rare.pack_ledger(out), rare.kept_until(bucket, idle_at) end
   return wide or pack('<BI6I5', tag + 8 + 16 * high, at - high * 281474976710656, x), idle_at
 end
 

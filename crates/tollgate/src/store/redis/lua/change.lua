@@ -1,30 +1,34 @@
 -- Refund, undo and reset, in the same script as a charge: no bucket is asked whether it admits anything. After the rows of an undo come the marks of the charges
 -- (`core::Mark`): an instant and a rest each.
 
--- What remains of a bucket that is reset: an empty state with what is out on lease, for as long as before: that is enough
--- for the leases to end and to be earned back.
-local function reset(key)
+-- What remains of a bucket that is reset: an empty state with its ledger, for as long as before: that is enough for the
+-- leases to end and to be earned back.
+local function reset(row, key)
   local state = redis.pcall('GET', key)
   if type(state) == 'table' then state = redis.pcall('LINDEX', key, 0) end
-  if type(state) ~= 'string' or #state == 12 or not (rare or helpers()).is_ours(state) or not rare.has_leases(state) then
+  local kind, _, _, n1, n2, n3 = read('<BBI7i7i7i7', input, 44 * row - 27)
+  local tag = kind == 7 and 4 or kind
+  if type(state) ~= 'string' or #state == 12 or not (rare or helpers()).is_ours(state) or not rare.has_ledger(state)
+    or state:byte() % 16 ~= tag then
     call('DEL', key)
     return ''
   end
   local ttl = call('PTTL', key)
   call('DEL', key)
-  local alone, _, out = rare.split_leases(state)
-  if #out == 0 then return '' end
-  local tag, empty = alone:byte() % 16, nil
+  local _, _, ledger, _, at = rare.split_ledger(state, rare.terms(tag, n1, n2, n3))
+  if not ledger then return '' end
+  ledger.rest = 0
+  local empty
   if tag == 1 or tag == 3 then
-    empty = pack('<BI7I7i7', tag, 0, read('<I7', alone, #alone - 13), now)
+    empty = pack('<BI7I7i7', tag, 0, n3, at)
   elseif tag == 6 then
-    empty = pack('<BI4I4i7i7', tag, 0, 0, now, now)
+    empty = pack('<BI4I4i7i7', tag, 0, 0, at, at)
   elseif tag == 5 then
-    empty = pack('<BI4i7', tag, 0, now)
+    empty = pack('<BI4i7', tag, 0, at)
   else
-    empty = pack('<BI7i7i7', tag, 0, now, now)
+    empty = pack('<BI7i7i7', tag, 0, at, at)
   end
-  empty = empty .. rare.pack_leases(out)
+  empty = empty .. rare.pack_ledger(ledger)
   if tag == 5 then call('RPUSH', key, empty) else call('SET', key, empty) end
   call('PEXPIRE', key, (ttl < 0 or injected) and max(ttl, 3600000) or max(ttl, 1))
   return tag == 5 and '' or empty
@@ -35,7 +39,7 @@ local stored = op ~= 4 and call('MGET', unpack(KEYS))
 for i, key in ipairs(KEYS) do
   local after
   if op == 4 then
-    after = reset(key)
+    after = reset(i, key)
   else
     local bucket = open(i, stored[i])
     if not bucket then return pack('<i7', now) end

@@ -1,5 +1,5 @@
 -- Charge and peek: every bucket is asked, then all are charged or none is. Rows in shadow mode are independent. A refusal writes
--- at most the shift of a clock step.
+-- at most the shift of a clock step, and on a bucket with a ledger the demand.
 
 local count, stored = #KEYS, nil
 if count > 1 then
@@ -33,8 +33,12 @@ for i = 1, count do
   local bucket, key = buckets[i], KEYS[i]
   local allowed, after = bucket.allowed, bucket.stored or ''
   if op == 1 and bucket.cost > 0 then
+    local ledger = not bucket.is_reported and bucket.ledger
+    if ledger then ledger.exact = min(ledger.exact + bucket.cost, rare.MAX_DEMAND) end
     if allowed and (passes or bucket.shadow == 1) then
       after = write(key, bucket, bucket.cost, true)
+    elseif ledger then
+      after = write(key, bucket, 0, true)
     elseif bucket.shift ~= 0 then
       write(key, bucket, 0, false)
     end

@@ -1,57 +1,152 @@
--- Lends tokens of one bucket to a node, after the node has reported what became of its lease.
+-- Lends a part of one bucket to a node, after taking what the node gives back: `ParentBucket::lend` of core.
 --
--- ARGV[1]  after the row, `core::lease::Call`: node, sequence, left, returned, least, want, term. The cost of the row is
---          `least`.
+-- ARGV[1]  after the row, `core::lease::LeaseCall`: boundary, returned, returned rate, what the node keeps, demand since its last
+--          call and in this period, whether it wants a lease, lease time
 --
--- Answers  as a charge, then what was granted, what was kept, and the term; -1 if a later call of that node was received
---          already.
+-- Answers  as a charge, then the lease: 0 none, 1 from now, 2 from the next boundary; its end, content, capacity and rate
 
 local key = KEYS[1]
 local stored = input:byte(17) ~= 5 and redis.pcall('GET', key)
 local bucket = open(1, type(stored) == 'string' and stored)
 if not bucket then return pack('<i7', now) end
-if type(stored) == 'table' then bucket.foreign = not (rare or helpers()).is_log(key) end
 if not rare then helpers() end
-local whole = bucket.whole or bucket.room
+if type(stored) == 'table' then bucket.foreign = not rare.is_log(key) end
 
-local node, sequence, left, returned, least, want, term = read('<c8I7I7I7I7I7I7', input, 61)
-local out, known, holders, others = {}, nil, 1, 0
-for _, lease in ipairs(bucket.out or {}) do
-  if lease.node == node then
-    known = lease
+local boundary, returned, returned_rate, keeps, reported, demand, wants, lease_time = read('<i7I7I4I7I7I7BI4', input, 61)
+local kind, _, _, n1, n2, n3 = read('<BBI7i7i7i7', input, 17)
+local units, refill, parts = rare.terms(kind == 7 and 4 or kind, n1, n2, n3)
+local at, ledger = bucket.at, bucket.ledger
+local changed = false
+local NO_END = rare.NO_END
+demand = min(demand, rare.MAX_DEMAND) -- of this node in this period
+
+if ledger and boundary ~= NO_END then
+  changed = true
+  if boundary == ledger.this_end then
+    ledger.this_rate = ledger.this_rate - min(returned_rate, ledger.this_rate)
+    ledger.this_out = ledger.this_out - min(returned, ledger.this_out)
+  elseif boundary == ledger.next_end then
+    ledger.next_rate = ledger.next_rate - min(returned_rate, ledger.next_rate)
+    returned = min(returned, ledger.next_out, ledger.ahead)
+    ledger.next_out, ledger.ahead = ledger.next_out - returned, ledger.ahead - returned
+  end
+end
+
+-- The first boundary that is at least half a lease time away; nothing if the window ends before.
+local function boundary_after(from, time)
+  time = max(1, min(time, 2000000))
+  local to = floor((from + floor(time / 2)) / time) * time + time
+  if not bucket.to then return to end
+  if bucket.to - 1 > from then return min(to, bucket.to - 1) end
+end
+
+-- floor(a * b / c)
+local function share(a, b, c)
+  local quotient = rare.weighted(a, b, max(1, c))
+  return quotient
+end
+
+-- The node's part of what can be lent for a period: parts of the rate, the demand of exact callers and of all, and what the
+-- rate refills in a lease time.
+local function part_of(lent)
+  local refilled = min(share(refill, ledger.lease_time, units), rare.MAX_DEMAND)
+  local total = max(ledger.last_leased + ledger.last_exact, ledger.leased + ledger.exact, floor(refilled / 2), 1)
+  local exact = max(ledger.last_exact, ledger.exact)
+  local kept = max(share(parts, exact, total), exact > 0 and 1 or 0)
+  local rate = min(share(parts, demand, total), max(0, max(0, parts - lent) - kept))
+  return rate, exact, total, share(refilled, rate, parts)
+end
+
+-- Tokens of a limit without rate: as many as the node wants, up to its part of half of those that are left.
+local function tokens_of(content, wants, exact, total)
+  local kept = max(share(content, exact, total), exact > 0 and 1 or 0)
+  return max(0, min(share(floor(content / 2), demand, total), content - kept, wants))
+end
+
+local full = refill > 0 and n1 * units or 0
+
+-- The capacity of a lease with a rate: the same part of the bucket's, but no more than the node needs until it is renewed.
+local function capacity_of(rate, tokens)
+  return min(floor(full * rate / parts), 2 * (demand + tokens + 1) * units)
+end
+
+local function grant_now(ends)
+  local out = ledger.this_out + ledger.ahead
+  local rate, exact, total, tokens = part_of(ledger.this_rate)
+  -- Less than a token in a lease time is decided here. A lease is renewed with less, since it keeps its content.
+  if refill > 0 and tokens == 0 then return end
+  local content, capacity
+  if refill > 0 then
+    local left = max(0, full - bucket.debt - out)
+    capacity = min(capacity_of(rate, tokens), max(0, full - out - (exact > 0 and units or 0)))
+    local fair = rate > 0 and floor(left * rate / (parts - ledger.this_rate)) or 0
+    -- What the parent holds above its new capacity moves with the lease.
+    if capacity < units then return end -- no request could be decided on it
+    content = min(max(fair, capacity - bucket.debt), capacity, left)
+    bucket.debt = max(0, bucket.debt - (capacity - content))
   else
-    out[#out + 1], others = lease, others + lease.tokens
-    if lease.tokens > 0 then holders = holders + 1 end
+    content = tokens_of(max(0, (bucket.whole or bucket.room) - out), 2 * demand, exact, total)
+    capacity, rate = content, 0
+  end
+  if capacity == 0 then return end
+  ledger.this_out, ledger.this_rate = ledger.this_out + capacity, ledger.this_rate + rate
+  return 1, ends, content, capacity, rate
+end
+
+local function grant_next(ends)
+  local out = ledger.this_out + ledger.ahead
+  local rate, exact, total, tokens = part_of(ledger.next_rate)
+  local content, capacity
+  if refill > 0 then
+    local left = max(0, full - bucket.debt - out)
+    capacity = min(capacity_of(rate, tokens), max(0, full - ledger.next_out - (exact > 0 and units or 0)))
+    local fair = rate > 0 and floor(left * rate / (parts - ledger.next_rate)) or 0
+    content = min(fair, max(0, capacity - keeps), left)
+  else
+    -- No more is kept than is out and not kept by another node.
+    local kept = min(keeps, max(0, ledger.this_out - (ledger.next_out - ledger.ahead)))
+    content = tokens_of(max(0, (bucket.whole or bucket.room) - out), max(0, 2 * demand - kept), exact, total)
+    capacity, rate = kept + content, 0
+  end
+  if capacity < units then return end
+  ledger.next_end, ledger.next_out, ledger.next_rate = ends, ledger.next_out + capacity, ledger.next_rate + rate
+  ledger.ahead = ledger.ahead + content
+  return 2, ends, content, capacity, rate
+end
+
+local lease, ends, content, capacity, rate
+if wants == 1 and kind ~= 3 and (kind ~= 1 or parts >= 1024) then
+  local fresh = not ledger
+  ledger = ledger or rare.new_ledger(lease_time, units, refill, parts)
+  local this_end = ledger.this_end
+  if this_end == NO_END then this_end = boundary_after(at, ledger.lease_time) end
+  if this_end then
+    ledger.longest = max(ledger.longest, lease_time)
+    ledger.leased = min(ledger.leased + reported, rare.MAX_DEMAND)
+    local has_lease = boundary ~= NO_END and boundary == ledger.this_end
+    ledger.this_end = this_end
+    if has_lease then
+      local next_end = ledger.next_end
+      if next_end == NO_END then next_end = boundary_after(this_end, ledger.lease_time) end
+      if next_end then lease, ends, content, capacity, rate = grant_next(next_end) end
+    else
+      lease, ends, content, capacity, rate = grant_now(this_end)
+    end
+    changed = true
+  elseif fresh then
+    ledger = nil
   end
 end
-local after, granted, kept = bucket.stored or '', 0, 0
-local allowed = true
-if known and known.sequence >= sequence then
-  term = -1
-else
-  local held = known and known.tokens or 0
-  kept = min(left, held)
-  local spent = held - kept - min(returned, held - kept)
-  if bucket.excess then
-    local fits = min(spent, whole)
-    bucket.excess, spent = bucket.excess + spent - fits, fits
-  end
-  local room = max(0, whole - spent - others - kept)
-  if bucket.kind ~= 3 and #out < 64 and room >= least then
-    granted = min(max(want, least), max(floor(room / (2 * holders)), least))
-  end
-  local till = bucket.at + term
-  if bucket.to then till = min(till, bucket.to - 1) end -- a lease ends with its window
-  if granted > 0 or known then
-    out[#out + 1] = { node = node, sequence = sequence, tokens = kept + granted, till = till }
-    bucket.whole = max(0, whole - spent)
-    rare.note_leases(bucket, out)
-    after = write(key, bucket, spent, true)
-  elseif bucket.shift ~= 0 then
-    write(key, bucket, 0, false)
-  end
-  term = till - bucket.at
-  allowed = granted >= least or least <= bucket.room -- there may be too many holders already
+
+local after = bucket.stored or ''
+if ledger then rare.note_ledger(bucket, ledger) end
+if changed then
+  after = write(key, bucket, 0, true)
+elseif bucket.shift ~= 0 then
+  write(key, bucket, 0, false)
 end
+local allowed = bucket.room >= 1
+bucket.cost = 1
 if bucket.kind == 5 then after = log.numbers(key, bucket, allowed) end
-return pack('<i7I2I2BI2', now, steps, foreign, allowed and 1 or 0, #after) .. after .. pack('<I7I7i7', granted, kept, term)
+return pack('<i7I2I2BI2', now, steps, foreign, allowed and 1 or 0, #after) .. after
+  .. pack('<Bi7I7I7I4', lease or 0, ends or 0, content or 0, capacity or 0, rate or 0)

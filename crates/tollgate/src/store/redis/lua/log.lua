@@ -26,7 +26,7 @@ do
     return rare.is_ours(head) and head:byte() == 5 and (newest == head or #newest == 11)
   end
 
-  -- Leases that have ended become entries, as soon as something is written.
+  -- What counts as spent at a boundary becomes an entry, as soon as something is written.
   local function settle(bucket, due)
     for _, lease in ipairs(due) do
       local newest = bucket.due[#bucket.due]
@@ -41,13 +41,13 @@ do
     end
   end
 
-  function log.open(key, shadow, cost, limit, window)
+  function log.open(key, mode, cost, limit, window)
     if not rare then helpers() end
     local bucket = {
-      kind = 5, shadow = shadow, cost = cost, allowed = false, stored = false, at = now, shift = 0,
+      kind = 5, shadow = mode % 2, cost = cost, allowed = false, stored = false, at = now, shift = 0,
       limit = limit, window = window, dead = 0, alive = 0, due = {},
     }
-    local head, out = redis.pcall('LINDEX', key, 0), nil
+    local head, ledger = redis.pcall('LINDEX', key, 0), nil
     if type(head) == 'table' then
       if head.err:sub(1, 9) ~= 'WRONGTYPE' then error(head) end
       -- Not a list. A state of another algorithm is just old; anything else is foreign.
@@ -58,7 +58,7 @@ do
       bucket.replace, bucket.foreign = true, true
     elseif head then
       local due = {}
-      if #head > 12 then head, due, out = rare.split_leases(head) end
+      if #head > 12 then head, due, ledger = rare.split_ledger(head, 1, 0, 1) end
       local _, sum, last = read('<BI4i7', head)
       bucket.stored, bucket.sum, bucket.alive = head, sum, sum
       if last > now then
@@ -72,12 +72,15 @@ do
     end
     bucket.whole = limit - bucket.alive
     bucket.room = max(0, bucket.whole)
-    if out then rare.note_leases(bucket, out) end
+    if ledger then
+      rare.note_ledger(bucket, ledger)
+      bucket.is_reported = mode >= 2
+    end
     return bucket
   end
 
   local function head_of(bucket, sum)
-    return pack('<BI4i7', 5, sum, bucket.at) .. (bucket.out and rare.pack_leases(bucket.out) or '')
+    return pack('<BI4i7', 5, sum, bucket.at) .. (bucket.ledger and rare.pack_ledger(bucket.ledger) or '')
   end
 
   -- The clock was set back: every instant moves with it.
@@ -158,11 +161,11 @@ do
       if bucket.undo then take_out(key, bucket, unpack(bucket.undo))
       elseif take > 0 then add(key, bucket, take)
       else refund(key, bucket, -take) end
-      if bucket.alive > 0 or bucket.out then call('LPUSH', key, head_of(bucket, bucket.alive)) end
+      if bucket.alive > 0 or bucket.ledger then call('LPUSH', key, head_of(bucket, bucket.alive)) end
     end
-    local idle_at = bucket.out and bucket.at
+    local idle_at = bucket.ledger and bucket.at
     if call('LINDEX', key, 1) then idle_at = read(ENTRY, call('LINDEX', key, -1)) + bucket.window end
-    return bucket.out and rare.kept_until(bucket, idle_at) or idle_at
+    return bucket.ledger and rare.kept_until(bucket, idle_at) or idle_at
   end
 
   -- The wait until entries of this cost have expired.
@@ -176,9 +179,9 @@ do
     return wait
   end
 
-  -- The wait until a cost fits, beside what is out on lease.
+  -- The wait until a cost fits, beside what is out.
   local function until_fits(key, bucket, cost)
-    local held = bucket.held or 0
+    local held = bucket.out or 0
     if cost > bucket.limit then return -1 end
     if cost + held > bucket.limit then return bucket.till + bucket.window - now end
     return until_expired(key, bucket, bucket.alive + cost + held - bucket.limit)
@@ -187,7 +190,7 @@ do
   -- Remaining, the waits until a retry, until the log is empty and until there is more room, -1 where there is none, and
   -- the instant of the bucket.
   function log.numbers(key, bucket, allowed)
-    local held = bucket.held or 0
+    local held = bucket.out or 0
     local room = max(0, bucket.limit - bucket.alive - held)
     local retry, reset, more = 0, 0, -1
     if not allowed then retry = until_fits(key, bucket, bucket.cost) end
