@@ -397,7 +397,7 @@ impl NodeBucket {
     /// The store's reply. One that comes after [`gave_up`](Self::gave_up) is not used.
     pub fn granted(&mut self, called: Called, grant: &Grant, now: Timestamp) {
         if self.called.take_if(|waits| *waits == called).is_none() {
-            return;
+            return self.strand(grant.lease);
         }
         self.roll(now);
         self.told = Told { remaining: grant.remaining, reset_after: grant.reset_after, at: now };
@@ -413,8 +413,16 @@ impl NodeBucket {
                 self.demand.reported.0 = Some(part.boundary);
                 self.this = Some(part);
             }
-            (None, _) => self.quiet_until = now.after(super::LEASE_TIME),
+            (None, late) => {
+                self.strand(late);
+                self.quiet_until = now.after(super::LEASE_TIME);
+            }
         }
+    }
+
+    /// Counts the tokens of a lease that is not used.
+    fn strand(&mut self, lease: Option<Lease>) {
+        self.stranded += lease.map_or(0, |lease| lease.content / self.terms.units);
     }
 
     /// The reply to a call is not waited for any longer.
