@@ -100,7 +100,9 @@ async fn main() -> Result<()> {
     println!("\nMore than the limit, leased, 4 nodes, {twice:?}\n");
     println!("| limit | asked/s | admitted | over the bound | under it | store calls/s | per decision |");
     println!("|---|---:|---:|---:|---:|---:|---:|");
-    for (limit, rate, capacity, pace) in SATURATED {
+    // A debug build is too slow for the last one.
+    let count = if arguments.quick { SATURATED.len() - 1 } else { SATURATED.len() };
+    for (limit, rate, capacity, pace) in SATURATED.into_iter().take(count) {
         redis.clear().await?;
         let fleet = Fleet::start(&arguments.url, 4, limit, "leased").await?;
         let run = fleet.paced(twice, &[pace; 4], Dies::Nobody).await?;
