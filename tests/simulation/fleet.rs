@@ -322,7 +322,6 @@ fn a_hundred_nodes_share_by_demand() {
 }
 
 #[test]
-#[ignore = "a minute in release: part of the long mode"]
 fn a_thousand_nodes_share_by_demand() {
     let mut fleet = Fleet::new("200000/s burst 20000", 500, &zipf(1_000, 600_000.0));
     fleet.run(SECOND);
@@ -334,7 +333,6 @@ fn a_thousand_nodes_share_by_demand() {
 }
 
 #[test]
-#[ignore = "a minute in release: part of the long mode"]
 fn ten_thousand_holders_fit_one_ledger() {
     let mut fleet = Fleet::new("1000000/s burst 1000000", 500, &[200.0; 10_000]);
     fleet.run(SECOND);

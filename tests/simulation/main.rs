@@ -5,7 +5,7 @@
 //! checked over all intervals of admissions. Large worlds report utilisation, fairness and calls.
 //!
 //! A few hundred seeds by default. The long mode, with its report:
-//! `SIM_SEEDS=9900 cargo test --workspace --release --test simulation -- --nocapture --include-ignored`.
+//! `SIM_SEEDS=9900 cargo test --workspace --release --test simulation -- --nocapture`.
 //! A failure prints the command that runs its seed again.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]

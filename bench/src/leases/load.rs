@@ -49,7 +49,7 @@ pub(crate) struct Run {
 /// Whether a node dies on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dies {
-    Nobody,
+    None,
     First,
 }
 

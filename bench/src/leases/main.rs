@@ -82,7 +82,7 @@ async fn main() -> Result<()> {
     for consistency in ["exact", "leased", "local"] {
         redis.clear().await?;
         let fleet = Fleet::start(&arguments.url, 4, CROWDED, consistency).await?;
-        let run = fleet.paced(twice, &[800, 800, 200, 200], Dies::Nobody).await?;
+        let run = fleet.paced(twice, &[800, 800, 200, 200], Dies::None).await?;
         let bound = 1_000 + u64::try_from(run.time.as_millis())?;
         println!(
             "| {consistency} | {} | {} | {} | {:.2} % | {:.0} | {} |",
@@ -105,7 +105,7 @@ async fn main() -> Result<()> {
     for (limit, rate, capacity, pace) in SATURATED.into_iter().take(count) {
         redis.clear().await?;
         let fleet = Fleet::start(&arguments.url, 4, limit, "leased").await?;
-        let run = fleet.paced(twice, &[pace; 4], Dies::Nobody).await?;
+        let run = fleet.paced(twice, &[pace; 4], Dies::None).await?;
         let (bound, calls) =
             (capacity + rate * u64::try_from(run.time.as_millis())? / 1_000, redis.script_calls().await?);
         println!(
@@ -145,7 +145,7 @@ async fn main() -> Result<()> {
     for consistency in ["leased", "auto"] {
         redis.clear().await?;
         let fleet = Fleet::start(&arguments.url, 1, TIGHT, consistency).await?;
-        let run = fleet.paced(time, &[50_000], Dies::Nobody).await?;
+        let run = fleet.paced(time, &[50_000], Dies::None).await?;
         println!(
             "| {consistency} | {:.0} | {:.1} | {:.1} |",
             run.per_second(run.decisions),

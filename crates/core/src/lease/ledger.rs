@@ -385,21 +385,15 @@ impl<'l> ParentBucket<'l> {
         }
     }
 
-    /// The wait for a cost if no boundary came; `None` for ever.
+    /// The wait for a cost if no boundary came; `None` if waiting does not help.
     fn wait_within_period(&self, cost: u64) -> Option<u64> {
-        let Some(ledger) = self.ledger.as_ref() else {
-            return match self.bucket.ask(Demand { cost, max_wait: Micros::MAX }) {
-                Answer::Pass { .. } => Some(0),
-                Answer::Wait(wait) => Some(wait.get()),
-                Answer::Never => None,
-            };
-        };
         let price = cost.saturating_mul(self.terms.units);
         let missing = price.saturating_sub(self.content());
         if missing == 0 {
             return Some(0);
         }
-        if ledger.this.rate == 0 {
+        let (rate, rest) = self.ledger.as_ref().map_or((0, 0), |ledger| (ledger.this.rate, ledger.rest));
+        if rate == 0 {
             let tokens = cost.saturating_add(self.out().div_ceil(self.terms.units));
             return match self.bucket.ask(Demand { cost: tokens, max_wait: Micros::MAX }) {
                 Answer::Pass { .. } => Some(0),
@@ -410,9 +404,9 @@ impl<'l> ParentBucket<'l> {
         if price > self.capacity().saturating_sub(self.out()) {
             return None; // the parent never has so much in this period
         }
-        let kept_parts = self.terms.parts.saturating_sub(ledger.this.rate);
+        let kept_parts = self.terms.parts.saturating_sub(rate);
         let speed = u128::from(self.terms.refill) * u128::from(kept_parts);
-        let credit = (u128::from(missing) * u128::from(self.terms.parts)).saturating_sub(ledger.rest.into());
+        let credit = (u128::from(missing) * u128::from(self.terms.parts)).saturating_sub(rest.into());
         (speed > 0).then(|| u64::try_from(credit.div_ceil(speed)).unwrap_or(u64::MAX))
     }
 
@@ -613,7 +607,7 @@ impl<'l> ParentBucket<'l> {
         Some(lease)
     }
 
-    /// The node's part of what can be lent for a period of which so many parts of the rate are lent.
+    /// The node's part of what can be lent for a period, of whose rate `lent` parts are lent already.
     fn part(&self, ledger: &Ledger, call: &LeaseCall, lent: u64) -> Part {
         let Terms { units, refill, parts } = self.terms;
         let [last, this] = ledger.demand;

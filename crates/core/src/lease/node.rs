@@ -19,7 +19,7 @@ use crate::time::{Micros, Timestamp};
 const DEMAND_STEP: u64 = 100_000;
 /// After a refusal, how long a request that asks the store keeps others from asking.
 const PROBE: Micros = Micros::new(10_000);
-/// Up to one in so many tokens of the capacity are few.
+/// A node with a lease does not ask a parent that has no more than capacity / `FEW` tokens.
 const FEW: u64 = 64;
 /// A demand is extrapolated from requests in no less than this.
 const SHORTEST_STEP: u64 = 1_000;
@@ -336,7 +336,7 @@ impl NodeBucket {
         (is_due && now >= self.quiet_until).then(|| self.send(Wants::Lease, round_trip, now))
     }
 
-    /// The call that gives the lease back: at once if the node stops, else if the key has become cold.
+    /// The call that gives the lease back, if the node stops or the key has become cold.
     pub fn give_back(
         &mut self,
         heat: Heat,
@@ -635,7 +635,7 @@ impl Part {
         self.rest = if full { 0 } else { u64::try_from(credit % slower).expect("below the parts") };
     }
 
-    /// The wait until it has so many units; `None` if it ends before.
+    /// The wait until it has these units; `None` if it ends before.
     fn wait(&self, units: u64, terms: &Terms, now: Timestamp) -> Option<Micros> {
         let speed = u128::from(speed(terms, self.rate));
         let missing = u128::from(units.saturating_sub(self.spendable()));

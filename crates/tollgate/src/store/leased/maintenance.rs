@@ -48,7 +48,6 @@ async fn renewals(weak: Weak<Shared>) {
     while let Some(shared) = open(&weak) {
         let ((interval, wait), closing) = (shared.until_renewals(), Arc::clone(&shared.closing));
         drop(shared);
-        // A store that is closed between these two lines is noticed after the wait.
         _ = tokio::time::timeout(wait, closing.notified()).await;
         let Some(shared) = open(&weak) else { return };
         shared.renew_leases(interval).await;

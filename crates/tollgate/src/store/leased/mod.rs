@@ -175,7 +175,7 @@ impl LeasedStore {
     /// decisions are made at Redis.
     pub async fn close(&self) {
         self.shared.closed.store(true, Ordering::Relaxed);
-        self.shared.closing.notify_waiters();
+        self.shared.closing.notify_one();
         let mut maintenance = self.maintenance.lock().await;
         if !maintenance.is_finished() {
             // It ends when the debits that it has sent are answered. A panic in it has been reported.
