@@ -51,7 +51,7 @@ class Soak:
         subprocess.run([self.binary, "rules", "import", rules, "--rules", database], check=True, stdout=subprocess.DEVNULL)
         ready = os.path.join(self.work, "ready.json")
         self.server = subprocess.Popen(
-            [self.binary, "serve", "--http", "127.0.0.1:0", "--rules", database, "--ready-file", ready]
+            [self.binary, "serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--rules", database, "--ready-file", ready]
             + ["--store", f"redis://127.0.0.1:{self.redis_port}", "--store-deadline-ms", "1000"],
             env={**os.environ, "TOLLGATE_DATA_DIR": os.path.join(self.work, "data")},
             stdout=subprocess.DEVNULL,
@@ -59,7 +59,8 @@ class Soak:
         )
         wait_for(lambda: os.path.exists(ready))
         with open(ready) as file:
-            self.address = json.load(file)["http"]
+            addresses = json.load(file)
+        self.address, self.admin = addresses["http"], addresses["admin"]
 
     def count(self, what, number=1):
         with self.lock:
@@ -95,12 +96,12 @@ class Soak:
 
     def reload(self, number):
         limit = f"900000/s burst {1_000_001 + number % 1000}"
-        edit = [self.binary, "rules", "edit", "everybody", "--limit", limit, "--server", f"http://{self.address}"]
+        edit = [self.binary, "rules", "edit", "everybody", "--limit", limit, "--server", f"http://{self.admin}"]
         edited = subprocess.run(edit, stdout=subprocess.DEVNULL, timeout=30).returncode == 0
         self.count("rules edited" if edited else "error: reload")
 
     def listen(self, number):
-        host, port = self.address.rsplit(":", 1)
+        host, port = self.admin.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=10) as listener:
             listener.sendall(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
             until = time.monotonic() + 1 + number % 4
@@ -146,7 +147,7 @@ class Soak:
         return samples
 
     def count_what_the_server_counted(self):
-        connection = http.client.HTTPConnection(self.address, timeout=10)
+        connection = http.client.HTTPConnection(self.admin, timeout=10)
         connection.request("GET", "/v1/stats")
         stats = json.loads(connection.getresponse().read())
         connection.close()

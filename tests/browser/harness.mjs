@@ -30,7 +30,7 @@ export async function startServer(...more) {
   const folder = await mkdtemp(join(tmpdir(), 'tollgate-browser-'));
   const ready = join(folder, 'ready.json');
   const child = spawn(program, ['serve', '--data-dir', 'data', '--ready-file', ready, ...more],
-    { cwd: folder, env: { TOLLGATE_HTTP: '127.0.0.1:0', ...process.env }, stdio: ['ignore', 'ignore', 'pipe'] });
+    { cwd: folder, env: { TOLLGATE_HTTP: '127.0.0.1:0', TOLLGATE_ADMIN: '127.0.0.1:0', ...process.env }, stdio: ['ignore', 'ignore', 'pipe'] });
   endWithUs(child);
   let log = '';
   child.stderr.on('data', (text) => { log = (log + text).slice(-10_000); });
@@ -41,9 +41,11 @@ export async function startServer(...more) {
     if (ended) throw new Error(`${program} ended at once; build it with \`cargo build --workspace --bin tollgate\`\n${log}`);
     return access(ready).then(() => true, () => false);
   });
-  const { http } = JSON.parse(await readFile(ready, 'utf8'));
+  const { http, admin } = JSON.parse(await readFile(ready, 'utf8'));
+  const isData = (path) => /^\/v1\/(check|peek|refund|reserve|settle|authz)/.test(path);
   return {
-    url: `http://${http}`,
+    url: `http://${admin}`,
+    checks: `http://${http}`,
     pid: child.pid,
     folder,
     async stop() {
@@ -53,7 +55,7 @@ export async function startServer(...more) {
     },
     /** A call to its API; the JSON of the answer. */
     async call(method, path, body, headers = {}) {
-      const response = await fetch(`http://${http}${path}`, { method, headers, body: body && JSON.stringify(body) });
+      const response = await fetch(`http://${isData(path) ? http : admin}${path}`, { method, headers, body: body && JSON.stringify(body) });
       return response.status === 204 ? null : response.json();
     },
   };

@@ -152,12 +152,12 @@ test('who is not believed is asked for a token, and told why', () =>
 
 test('a stream that breaks off is taken up again by itself', async () => {
   const address = `127.0.0.1:${await freePort()}`;
-  const first = await startServer('--http', address);
+  const first = await startServer('--admin', address);
   const { page } = await openPage(browser, first);
   await page.locator('#pulse[data-state=live]').waitFor();
   await first.stop();
   await page.locator('#pulse[data-state=waiting]').waitFor();
-  const second = await startServer('--http', address);
+  const second = await startServer('--admin', address);
   await page.locator('#pulse[data-state=live]').waitFor();
   await page.context().close();
   await second.stop();
@@ -178,7 +178,7 @@ test('a server that is lost greys out the overview and its data has an age, unti
   await stale.waitFor();
   const before = await seconds();
   await eventually('the age grows', async () => await seconds() > before + 1);
-  const second = await startServer('--http', address);
+  const second = await startServer('--admin', address);
   await lost.waitFor({ state: 'detached' });
   await stale.waitFor({ state: 'detached' });
   await age.waitFor({ state: 'hidden' });

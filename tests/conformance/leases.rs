@@ -1,12 +1,13 @@
-//! Lending in Redis agrees with `core`: random calls, charges, refunds and resets on one bucket, every answer compared.
+//! The ledger in Redis agrees with `core`: random leases, holds, charges, reservations, refunds and resets on one bucket, every
+//! answer compared.
 
 use std::time::Duration;
 
 use tollgate::core::algorithm::{Answer, Demand, State, Window};
 use tollgate::core::lease::{Grant, LeaseCall, Ledger, ParentBucket, Terms, Wants, Written};
-use tollgate::core::limit::{Algorithm, AlgorithmName, Calendar, CalendarUnit, Opening, Phase, Ticks};
-use tollgate::core::{Mark, Verdict};
-use tollgate::{Clock, Limit, Micros, Op, RedisStore, Timestamp};
+use tollgate::core::limit::{Algorithm, Calendar, CalendarUnit, Opening, Phase, Ticks};
+use tollgate::core::{Holder, Verdict};
+use tollgate::{Clock, Limit, Micros, Op, Outcome, RedisStore, Store as _, Tier, Timestamp};
 use tollgate_tests::random::Random;
 use tollgate_tests::redis_server::RedisServer;
 use tollgate_tests::rows::OneBucket;
@@ -14,6 +15,8 @@ use tollgate_tests::trace::cases;
 
 const TRACES: u32 = 250;
 const STEPS: u64 = 60;
+/// That of holds: the store's deadline, and no more than the longest.
+const HOLD_TIME: Micros = Micros::new(2_000_000);
 
 /// What the store keeps, by the book.
 struct Book {
@@ -44,7 +47,8 @@ impl Book {
         }
     }
 
-    fn charge(&mut self, limit: &Limit, cost: u64, now: Timestamp) -> (Verdict, Mark) {
+    /// The verdict, and the instant from which time repays the charge.
+    fn charge(&mut self, limit: &Limit, cost: u64, now: Timestamp) -> (Verdict, Timestamp) {
         let mut bucket = self.open(limit, now);
         bucket.note_exact_demand(cost);
         let answer = bucket.ask(Demand { cost, max_wait: Micros::MAX });
@@ -52,11 +56,11 @@ impl Book {
             bucket.take(cost);
         }
         let verdict = bucket.verdict(answer).resolved(Some(limit));
-        let mark = bucket.mark(cost);
+        let since = bucket.repaid_from(cost);
         if cost > 0 {
             self.write(bucket.written());
         }
-        (verdict, mark)
+        (verdict, since)
     }
 
     fn refund(&mut self, limit: &Limit, cost: u64, now: Timestamp) -> Verdict {
@@ -72,14 +76,49 @@ impl Book {
         verdict
     }
 
-    fn undo(&mut self, limit: &Limit, cost: u64, mark: Mark, now: Timestamp) -> Verdict {
+    /// Settles a charge with what it took; answers what did not fit.
+    fn settle(
+        &mut self,
+        limit: &Limit,
+        (charged, actual): (u64, u64),
+        since: Timestamp,
+        now: Timestamp,
+    ) -> u64 {
         let mut bucket = self.open(limit, now);
-        let undone = self.kept.is_some() && bucket.undo(cost, mark);
-        let verdict = bucket.verdict(Answer::Pass { delay: Micros::ZERO }).resolved(Some(limit));
-        if undone {
+        if actual <= charged {
+            if self.kept.is_some() && bucket.give_back(charged - actual, charged, since) {
+                self.write(bucket.written());
+            }
+            return 0;
+        }
+        let fits = (actual - charged).min(bucket.remaining());
+        if fits > 0 {
+            bucket.take(fits);
             self.write(bucket.written());
         }
-        verdict
+        actual - charged - fits
+    }
+
+    /// Holds a cost: the verdict if it is spent, and its boundary; or the refusal.
+    fn hold(&mut self, limit: &Limit, cost: u64, now: Timestamp) -> (Verdict, Option<Timestamp>) {
+        let mut bucket = self.open(limit, now);
+        bucket.note_exact_demand(cost);
+        let answer = bucket.ask(Demand { cost, max_wait: Micros::MAX });
+        let boundary = (answer.allowed() && cost > 0).then(|| bucket.hold(cost, HOLD_TIME).expect("it fits"));
+        let mut spent = bucket.clone();
+        boundary.into_iter().for_each(|boundary| _ = spent.spend(cost, boundary));
+        if cost > 0 {
+            self.write(bucket.written());
+        }
+        (spent.verdict(answer).resolved(Some(limit)), boundary)
+    }
+
+    fn finish(&mut self, limit: &Limit, cost: u64, boundary: Timestamp, passes: bool, now: Timestamp) {
+        let mut bucket = self.open(limit, now);
+        let was_held = if passes { bucket.spend(cost, boundary) } else { bucket.release(cost, boundary) };
+        if was_held {
+            self.write(bucket.written());
+        }
     }
 
     fn lend(&mut self, limit: &Limit, call: &LeaseCall, now: Timestamp) -> Grant {
@@ -178,9 +217,9 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) -> u64 {
     let mut now = 1_700_000_000_000_000 + random.between(0, 86_400_000_000);
     // Boundaries that calls may name: of leases, of others, and past ones.
     let mut boundaries: Vec<Option<Timestamp>> = vec![None];
-    // Where charges stand that may be undone: those of a log on a lease, at some instant or later.
-    let mut marks: Vec<Mark> = Vec::new();
-    let is_log = limits[1].algorithm_name() == AlgorithmName::SlidingWindowLog;
+    // Reservations and holds, each with the limit that it was made under.
+    let mut reservations = Vec::new();
+    let mut holds: Vec<(usize, Tier, Timestamp)> = Vec::new();
     let mut granted = 0;
     for step in 0..STEPS {
         now += match random.next() % 40 {
@@ -200,9 +239,9 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) -> u64 {
         let context = format!("{limit} {:?}, LEASE_SEED={seed}, step {step}", limit.algorithm());
         let run = async |op, cost| {
             let row = bucket.run(store, op, cost).await.unwrap_or_else(|error| panic!("{context}: {error}"));
-            (row.verdict().resolved(Some(limit)), row.mark)
+            row.verdict().resolved(Some(limit))
         };
-        match random.next() % 11 {
+        match random.next() % 15 {
             0..=5 => {
                 let newest = boundaries.len().saturating_sub(3);
                 let boundary = boundaries[newest..][random.below(boundaries.len() - newest)];
@@ -231,28 +270,50 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) -> u64 {
                 granted += u64::from(answer.lease.is_some());
             }
             6 | 7 => {
-                let (verdict, mark) = run(Op::Charge, cost).await;
-                let (expected, expected_mark) = book.charge(limit, cost, at);
+                let verdict = run(Op::Charge, cost).await;
+                let (expected, _) = book.charge(limit, cost, at);
                 assert_eq!(verdict, expected, "charge of {cost}, {context}");
-                if verdict.allowed && cost > 0 {
-                    assert_eq!(mark, expected_mark, "charge of {cost}, {context}");
-                    marks.push(mark);
-                }
-                let since = Mark::since(Timestamp::from_micros(now - random.between(0, 600_000)));
-                marks.extend(is_log.then_some(since));
             }
-            10 if !marks.is_empty() => {
-                let mark = marks[random.below(marks.len())];
-                let undone = bucket.undo(store, cost, mark).await;
-                let undone = undone.unwrap_or_else(|error| panic!("{context}: {error}"));
-                assert_eq!(
-                    undone.verdict().resolved(Some(limit)),
-                    book.undo(limit, cost, mark, at),
-                    "undo of {cost} by {mark:?}, {context}"
-                );
+            9 => {
+                let reserved = bucket.reserve(store, cost).await;
+                let (row, id) = reserved.unwrap_or_else(|error| panic!("{context}: {error}"));
+                let (expected, since) = book.charge(limit, cost, at);
+                assert_eq!(row.verdict().resolved(Some(limit)), expected, "reservation of {cost}, {context}");
+                assert_eq!(id.is_some(), expected.allowed && cost > 0, "reservation of {cost}, {context}");
+                reservations.extend(id.map(|id| (id, which, cost, since)));
+            }
+            10 if !reservations.is_empty() => {
+                let (id, which, cost, since) = reservations.swap_remove(random.below(reservations.len()));
+                let actual = random.between(0, 2 * cost.cast_signed() + 1).unsigned_abs();
+                let settled = store.settle(id, actual).await;
+                let settled = settled.unwrap_or_else(|error| panic!("{context}: {error}"));
+                let book = &mut books[if same { 0 } else { which }];
+                let unpaid = book.settle(&limits[which], (cost, actual), since, at);
+                assert_eq!(settled.unpaid, unpaid, "{cost} settled with {actual}, {context}");
+            }
+            11 | 12 => {
+                let row = bucket.hold(store, cost).await;
+                let (expected, boundary) = book.hold(limit, cost, at);
+                let (verdict, held_until) = match row.outcome {
+                    Outcome::Held { if_passed, holder: Holder::Hold(boundary) } => {
+                        (if_passed, Some(boundary))
+                    }
+                    _ => (*row.verdict(), None),
+                };
+                assert_eq!(held_until, boundary, "hold of {cost}, {context}");
+                assert_eq!(verdict.resolved(Some(limit)), expected, "hold of {cost}, {context}");
+                holds.extend(boundary.map(|boundary| (which, row, boundary)));
+                boundaries.extend(boundary.map(Some));
+            }
+            13 if !holds.is_empty() => {
+                let (which, row, boundary) = holds.swap_remove(random.below(holds.len()));
+                let passes = random.permille(500);
+                buckets[which].finish(store, row, passes);
+                let book = &mut books[if same { 0 } else { which }];
+                book.finish(&limits[which], row.cost, boundary, passes, at);
             }
             8 => {
-                let (verdict, _) = run(Op::Refund, cost).await;
+                let verdict = run(Op::Refund, cost).await;
                 assert_eq!(verdict, book.refund(limit, cost, at), "refund of {cost}, {context}");
             }
             _ if random.permille(300) => {
@@ -260,7 +321,7 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) -> u64 {
                 book.kept = book.kept.is_some().then(|| book.open(limit, at).reset()).flatten();
             }
             _ => {
-                let (verdict, _) = run(Op::Peek, cost).await;
+                let verdict = run(Op::Peek, cost).await;
                 let bucket = book.open(limit, at);
                 let answer = bucket.ask(Demand { cost, max_wait: Micros::MAX });
                 let expected = bucket.verdict(answer).resolved(Some(limit));

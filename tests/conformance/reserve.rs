@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tokio::runtime::Runtime;
 use tollgate::{
-    AnyStore, Clock, Descriptor, Limiter, MemoryStore, Micros, RedisStore, ReserveError, SettleError,
+    AnyStore, Clock, Descriptor, Limiter, MemoryStore, Micros, RedisStore, ReservationId, SettleError,
     Settled, StoreError, Tier, Timestamp, Verdict, rules,
 };
 use tollgate_tests::poll;
@@ -153,8 +153,15 @@ async fn of_many_who_settle_at_once_on_two_nodes_one_is_the_first() {
     }
 }
 
+/// The record of a reservation: its tag, then its digits.
+fn record_key(id: ReservationId) -> String {
+    let id = id.to_string();
+    let (digits, tag) = id.split_at(32);
+    format!("tg:reserved:{{{tag}}}{digits}")
+}
+
 #[tokio::test]
-async fn every_note_has_an_end_and_then_the_reservation_is_spent() {
+async fn every_record_expires_and_then_the_reservation_is_spent() {
     let server = RedisServer::start().await;
     let node = node(&server.url()).await;
     let settled =
@@ -168,8 +175,9 @@ async fn every_note_has_an_end_and_then_the_reservation_is_spent() {
         let left = text(&server.command(&["PTTL", &key]).await);
         assert_ne!(left, "-1", "{key} never expires");
     }
-    let key = format!("tg:reserved:{id}");
-    poll::until("the note to be over", async || {
+    let key = record_key(id);
+    assert_eq!(text(&server.command(&["EXISTS", &key]).await), "1");
+    poll::until("the record to expire", async || {
         (text(&server.command(&["EXISTS", &key]).await) == "0").then_some(())
     })
     .await;
@@ -178,7 +186,7 @@ async fn every_note_has_an_end_and_then_the_reservation_is_spent() {
 }
 
 #[tokio::test]
-async fn in_a_cluster_another_node_settles_wherever_the_note_lies() {
+async fn in_a_cluster_another_node_settles_wherever_the_record_is() {
     let cluster = RedisCluster::start(Replicas::None).await;
     let (here, there) = (node(&cluster.url()).await, node(&cluster.url()).await);
     for _ in 0..30 {
@@ -195,12 +203,76 @@ async fn in_a_cluster_another_node_settles_wherever_the_note_lies() {
     assert_eq!(remaining(&there).await, Some(0));
 }
 
-/// The rights that the guide to `doctor` names do for reservations; without the names of notes nothing is reserved, and
-/// nothing stays charged.
+/// Four buckets in several slots, one of them in shadow mode.
+const APART: &str = r#"rules:
+  - { name: all, key: global, limit: 10 every 1d burst 500, cost: 2 }
+  - { name: user, key: "user:{user_id}", limit: 1000/d }
+  - { name: log, key: "team:{team}", limit: 100/d, algorithm: sliding_window_log }
+  - { name: window, key: "pool:{pool}", limit: 200/d, algorithm: fixed_window, window: first }
+  - { name: trial, key: "area:{area}", limit: 50/d, mode: shadow }"#;
+
 #[tokio::test]
-async fn a_note_that_redis_does_not_take_leaves_nothing_charged() {
+async fn in_a_cluster_a_reservation_over_several_slots_is_settled_in_all_of_them() {
+    let cluster = RedisCluster::start(Replicas::None).await;
+    let (here, there) = (node(&cluster.url()).await, node(&cluster.url()).await);
+    for node in [&here, &there] {
+        node.set_rules(rules::parse("rules.yaml", APART).expect("rules"));
+    }
+    let request = user().with("team", "t").with("pool", "p").with("area", "a");
+    let used = async || {
+        let answer = there.request(&request).cost(0).peek().await;
+        let used = |tier: &Tier| tier.verdict().limit - tier.verdict().remaining;
+        answer.tiers().iter().map(used).collect::<Vec<u64>>()
+    };
+    let reserve = async |cost| {
+        here.request(&request).reset().await.expect("Redis answers");
+        let reserved = here.request(&request).cost(cost).reserve(DAY).await.expect("kept");
+        reserved.reservation.expect("charged")
+    };
+    for (cost, actual, after) in [
+        (40, 15, vec![30, 15, 15, 15, 15]),
+        (40, 40, vec![80, 40, 40, 40, 40]),
+        (40, 90, vec![180, 90, 90, 90, 50]),
+        (40, 130, vec![260, 130, 100, 130, 50]),
+    ] {
+        let id = reserve(cost).await;
+        assert_eq!(used().await, [2 * cost, cost, cost, cost, cost], "{cost} reserved");
+        // The record that describes it is beside the caller's bucket.
+        let of_user = here.store().redis().expect("Redis").key(here.rules().rule(1), &request);
+        let tag = id.to_string().split_off(32);
+        assert!(String::from_utf8_lossy(&of_user).contains(&format!("{{{tag}}}")), "{id}");
+        let settled = there.settle(id, actual).await.expect("settled");
+        let unpaid = actual.saturating_sub(100);
+        assert_eq!((settled.reserved, settled.actual, settled.unpaid), (cost, actual, unpaid));
+        assert_eq!(used().await, after, "{cost} settled with {actual}");
+        let again = here.settle(id, 0).await.expect("settled");
+        assert_eq!(again, Settled { already_settled: true, ..settled });
+        assert_eq!(used().await, after, "{cost} settled with {actual} twice");
+    }
+    // What one slot refuses leaves no record and no charge in the others.
+    here.request(&request).reset().await.expect("Redis answers");
+    let refused = here.request(&request).cost(101).reserve(DAY).await.expect("decided");
+    assert!(!refused.answer.allowed() && refused.reservation.is_none());
+    assert_eq!(used().await, [0, 0, 0, 0, 0]);
+    poll::until("the records to be removed", async || {
+        let mut records = 0;
+        for node in &cluster.nodes {
+            let keys = node.server.contents().await.into_iter().map(|(key, _)| key);
+            records += keys.filter(|key| key.starts_with("tg:reserved:")).count();
+        }
+        // Those of the four that were settled are kept, one each.
+        (records == 4).then_some(())
+    })
+    .await;
+}
+
+/// The rights that the guide to `doctor` names are enough for reservations. A user without those for records reserves
+/// nothing, and nothing stays charged.
+#[tokio::test]
+async fn a_record_that_redis_does_not_take_leaves_nothing_charged() {
     let server = RedisServer::start().await;
     let rights = "+evalsha +script|load +time +mget +get +set +del +pexpire +lindex +lrange +lset +lpop +rpop +lpush +rpush \
+        +zadd +zrem +zcard +zrank +zrangebyscore +pttl +type \
         +@connection";
     for (name, keys) in [("whole", "~tg:*"), ("buckets", "~tg:{*")] {
         let words: Vec<&str> = ["ACL", "SETUSER", name, "on", ">secret", keys]
@@ -216,7 +288,8 @@ async fn a_note_that_redis_does_not_take_leaves_nothing_charged() {
     assert_eq!(remaining(&whole).await, Some(960));
 
     let buckets = node(&url("buckets")).await;
-    let unkept = buckets.request(&user()).cost(100).reserve(DAY).await.expect_err("not kept");
-    assert_eq!(unkept, ReserveError::Unkept(StoreError::Rejected { code: "NOPERM" }));
+    let unkept = buckets.request(&user()).cost(100).reserve(DAY).await.expect("decided by the policy");
+    assert_eq!(unkept.answer.store_error(), Some(StoreError::Rejected { code: "NOPERM" }));
+    assert_eq!(unkept.reservation, None);
     assert_eq!(remaining(&whole).await, Some(960));
 }

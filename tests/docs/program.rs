@@ -9,6 +9,7 @@ use tollgate_tests::poll;
 
 /// Where the docs say the server listens.
 const DOCUMENTED: &str = "127.0.0.1:8080";
+const DOCUMENTED_ADMIN: &str = "127.0.0.1:8081";
 
 /// The folder of the project.
 pub(crate) fn root() -> PathBuf {
@@ -67,7 +68,8 @@ impl Drop for Scratch {
 /// A server on a free port, stopped when it is dropped.
 pub(crate) struct Server {
     child: Child,
-    address: String,
+    http: String,
+    admin: String,
     /// Its ready file and its data.
     _scratch: Scratch,
 }
@@ -78,7 +80,7 @@ impl Server {
         let scratch = Scratch::new();
         let ready = scratch.0.join("ready.json");
         let mut child = Command::new(built().join("tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--ready-file"])
+            .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ready-file"])
             .arg(&ready)
             .args(args)
             .env("TOLLGATE_DATA_DIR", scratch.0.join("data"))
@@ -94,14 +96,15 @@ impl Server {
             fs::read_to_string(&ready).ok()
         })
         .await;
-        // {"http":"127.0.0.1:41234"}
-        let address = text.split('"').nth(3).expect("the address of `http`").to_owned();
-        Server { child, address, _scratch: scratch }
+        let ready: serde_json::Value = serde_json::from_str(&text).expect("addresses as JSON");
+        let [http, admin] =
+            ["http", "admin"].map(|name| ready[name].as_str().expect("an address").to_owned());
+        Server { child, http, admin, _scratch: scratch }
     }
 
     /// A command of the docs, sent to this server.
     pub(crate) fn here(&self, command: &str) -> String {
-        command.replace(DOCUMENTED, &self.address)
+        command.replace(DOCUMENTED, &self.http).replace(DOCUMENTED_ADMIN, &self.admin)
     }
 }
 

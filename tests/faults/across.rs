@@ -1,16 +1,17 @@
-//! A request whose tiers lie in different slots of a Cluster, when something happens between its two round trips.
+//! A request whose tiers are in different slots of a Cluster, when something happens between hold and end.
 
 use std::env;
 use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 use tollgate::core::RuleIndex;
 use tollgate::core::rule::FailurePolicy;
-use tollgate::{Descriptor, Limiter, RedisStore, Status, rules};
+use tollgate::{Clock, Descriptor, Limiter, Micros, RedisStore, Status, Timestamp, rules};
 use tollgate_tests::fault_proxy::Mode;
 use tollgate_tests::poll;
 use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
@@ -113,7 +114,7 @@ async fn a_tier_that_refuses_leaves_the_one_in_another_slot_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_request_over_three_slots_takes_one_round_trip_to_pass_and_two_to_be_refused() {
+async fn a_request_over_three_slots_is_answered_in_one_round_trip_and_ends_its_holds_in_the_background() {
     let cluster = RedisCluster::start(Replicas::None).await;
     let store = RedisStore::builder(&cluster.url()).deadline(UNHURRIED).connect().await.unwrap();
     poll::until("every node to be connected to", async || store.ready().await.ok()).await;
@@ -131,19 +132,22 @@ async fn a_request_over_three_slots_takes_one_round_trip_to_pass_and_two_to_be_r
         }
         calls
     };
-    // The first may have to load the script.
+    let until = async |count: u64| {
+        poll::until("the calls", async || (calls().await >= count).then_some(())).await;
+        assert_eq!(calls().await, count);
+    };
+    // The first may have to load the scripts.
     assert!(limiter.check(&request).await.allowed());
+    poll::until("holds to end", async || (calls().await >= 6).then_some(())).await;
     let before = calls().await;
     assert!(limiter.check(&request).await.allowed());
-    assert_eq!(calls().await - before, 3, "each slot once");
-    // So may the first that is undone, which has a script of its own.
-    assert_eq!(limiter.check(&request).await.status(), Status::Refused);
+    until(before + 6).await; // each slot holds, and spends
     let before = calls().await;
     assert_eq!(limiter.check(&request).await.status(), Status::Refused);
-    assert_eq!(calls().await - before, 5, "each slot once, and once more those that passed");
+    until(before + 5).await; // each slot is asked, and those that passed return
     let before = calls().await;
     assert_eq!(limiter.request(&request).peek().await.status(), Status::Refused);
-    assert_eq!(calls().await - before, 3, "nothing to undo");
+    until(before + 3).await; // nothing is held
 }
 
 /// A row in shadow mode is charged independently of rows that were lost.
@@ -172,8 +176,73 @@ async fn a_limit_in_shadow_mode_is_charged_once_although_a_shard_is_missed() {
     assert_eq!((left[0], left[2]), (1_000 - ASKED, 0));
 }
 
+/// A row that was decided when rules were matched has no bucket.
 #[tokio::test]
-async fn a_lost_reply_is_never_charged_twice_and_the_other_slot_is_undone() {
+async fn a_shard_that_is_gone_does_not_matter_to_rules_without_a_bucket() {
+    let two = Two::start(PATIENT, "open").await;
+    let text = RULES.replace("POLICY", "open").replace("1/d burst 1 }", "1/d burst 1000 }")
+        + "  - { name: ban, key: global, action: deny, mode: shadow }\n";
+    two.limiter.set_rules(rules::parse("rules.yaml", &text).unwrap());
+    let user = two.elsewhere().await;
+    two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
+    for asked in 1..=5 {
+        let answer = two.limiter.check(&request(&user, &two.pool)).await;
+        assert!(answer.allowed() && answer.degraded().is_some(), "{answer:?}");
+        let of_user = answer.tiers().iter().find(|tier| tier.verdict().limit == 1_000).unwrap();
+        assert_eq!(of_user.verdict().remaining, 1_000 - asked);
+    }
+}
+
+/// A hold that has reached its boundary was charged there. A settlement must not take it for a later charge.
+#[tokio::test]
+async fn a_reservation_whose_spend_comes_too_late_gives_nothing_back_to_a_later_window() {
+    let cluster = RedisCluster::start(Replicas::None).await;
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_500_000));
+    let builder = RedisStore::builder(&cluster.url()).deadline(UNHURRIED).clock(clock.clone());
+    let text = "rules:
+      - { name: user, key: 'user:{user_id}', limit: 100/s, algorithm: fixed_window }
+      - { name: pool, key: 'pool:{pool}', limit: 1/d burst 100000 }";
+    let limiter =
+        Arc::new(Limiter::new(rules::parse("rules.yaml", text).unwrap(), builder.connect().await.unwrap()));
+    let calls = async || {
+        let mut calls = 0;
+        for node in &cluster.nodes {
+            calls += node.server.calls("evalsha").await;
+        }
+        calls
+    };
+    // Uploads the scripts, so that the next request is sent once.
+    for pool in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        limiter.check(&request("warm", pool)).await;
+    }
+    let shard = {
+        let rules = limiter.rules();
+        let key = String::from_utf8(limiter.store().key(rules.rule(1), &request("u", "p"))).unwrap();
+        let slot = cluster.nodes[0].server.command(&["CLUSTER", "KEYSLOT", &key]).await;
+        cluster.primary_of(redis::from_redis_value(slot).unwrap())
+    };
+    poll::until("the holds to end", async || (calls().await >= 32).then_some(())).await;
+    let before = calls().await;
+    cluster.nodes[shard].proxy.set(Mode::Delay(Duration::from_millis(300))).await;
+    let reserving = {
+        let limiter = Arc::clone(&limiter);
+        tokio::spawn(async move {
+            limiter.request(&request("u", "p")).cost(100).reserve(Duration::from_secs(60)).await.unwrap()
+        })
+    };
+    poll::until("both holds", async || (calls().await >= before + 2).then_some(())).await;
+    clock.advance(Micros::new(1_000_000));
+    let reserved = reserving.await.unwrap();
+    assert!(reserved.answer.allowed());
+    cluster.nodes[shard].proxy.set(Mode::Pass).await;
+    // The hold counts in the first window, and the second has all of its tokens.
+    assert!(limiter.request(&request("u", "q")).cost(100).check().await.allowed());
+    limiter.settle(reserved.reservation.unwrap(), 0).await.unwrap();
+    assert!(!limiter.check(&request("u", "q")).await.allowed());
+}
+
+#[tokio::test]
+async fn a_lost_reply_is_never_charged_twice_and_the_other_slot_is_returned() {
     let two = Two::start(PATIENT, "closed").await;
     let user = two.elsewhere().await;
     let before = two.left().await;
@@ -262,7 +331,7 @@ async fn whoever_gives_up_half_way_strands_nothing() {
     }
     assert!(cancelled > 0, "no check was cancelled");
     two.cluster.nodes[two.shared].proxy.set(Mode::Pass).await;
-    poll::until("everything to be undone", async || (two.left().await == before).then_some(())).await;
+    poll::until("everything to be returned", async || (two.left().await == before).then_some(())).await;
 }
 
 /// Nothing to do, unless the test below started this process: asks for what is refused, over and over.
@@ -282,7 +351,7 @@ async fn is_what_it_was_told_to_be() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_killed_200_times_between_reserve_and_undo_strands_at_most_one_request_each_time() {
+async fn a_process_killed_200_times_between_hold_and_return_strands_at_most_one_request_each_time() {
     const KILLS: u64 = 200;
     const AT_ONCE: u64 = 4;
     let two = Two::start(UNHURRIED, "open").await;

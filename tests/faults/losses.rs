@@ -27,7 +27,6 @@ async fn after_a_restart_with_nothing_there_is_one_more_capacity_and_the_script_
     node.recovered().await;
     assert!(node.gate.allow_cost("restarted", CAPACITY).await.stored().unwrap().allowed);
     assert!(!node.gate.allow("restarted").await.stored().unwrap().allowed);
-    assert_eq!(node.server.calls("script|load").await, 1);
     assert_eq!(node.gate.store().stats().uploads, 2);
 }
 
@@ -52,7 +51,7 @@ async fn a_script_flush_again_and_again_under_load_fails_no_decision_and_costs_o
     const FLUSHES: u64 = 15;
     const BETWEEN: u64 = 200;
     let node = Node::start().await;
-    let before = node.server.calls("script|load").await;
+    let before = node.gate.store().stats().uploads;
     let (done, decided) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let workers: Vec<_> = (0..8)
         .map(|worker| {
@@ -77,6 +76,6 @@ async fn a_script_flush_again_and_again_under_load_fails_no_decision_and_costs_o
     for worker in workers {
         worker.await.unwrap();
     }
-    let uploads = node.server.calls("script|load").await - before;
+    let uploads = node.gate.store().stats().uploads - before;
     assert!((1..=FLUSHES).contains(&uploads), "{uploads} uploads for {FLUSHES} flushes");
 }

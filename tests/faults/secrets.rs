@@ -15,9 +15,11 @@ const SECRET: &str = "canary-8c1f";
 
 /// What a user needs to decide, as the docs say.
 #[rustfmt::skip]
-pub(crate) const RIGHTS: [&str; 16] = [
+pub(crate) const RIGHTS: [&str; 23] = [
     "+evalsha", "+script|load", "+time", "+mget", "+get", "+set", "+del", "+pexpire", "+lindex",
-    "+lrange", "+lset", "+lpop", "+rpop", "+lpush", "+rpush", "+@connection",
+    "+lrange", "+lset", "+lpop", "+rpop", "+lpush", "+rpush", "+zadd", "+zrem", "+zcard", "+zrank", "+zrangebyscore",
+    "+pttl", "+type",
+    "+@connection",
 ];
 
 async fn server(args: &[&str], tls: Tls) -> RedisServer {

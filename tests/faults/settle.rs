@@ -72,15 +72,3 @@ async fn a_settlement_whose_answer_is_lost_is_repeated_without_harm() {
         assert!(lost >= 8, "only {lost} settlements lost their answer");
     }
 }
-
-#[tokio::test]
-async fn whoever_claimed_a_settlement_and_died_is_made_up_for() {
-    let server = RedisServer::start().await;
-    let node = node(&server.url()).await;
-    let id = reserved(&node).await;
-    // What a process that was killed after the first step leaves.
-    server.command(&["SET", &format!("tg:settled:{id}"), "70", "PX", "60000"]).await;
-    let settled = node.settle(id, 0).await.unwrap();
-    assert_eq!((settled.actual, settled.charged, settled.unpaid), (70, 30, 0));
-    assert_eq!(used(&node).await, [70; 4]);
-}

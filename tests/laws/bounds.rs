@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tollgate::core::limit::{Algorithm, Phase};
-use tollgate::{Limit, Tier};
+use tollgate::{Limit, ReservationId};
 use tollgate_tests::trace::{any_limit, any_steps};
 
 use crate::{World, config};
@@ -59,26 +59,22 @@ proptest! {
     /// As in a Cluster, where a tier in another slot refuses: what was reserved meanwhile counts as nobody's. One is under
     /// way at a time: of two that overlap, the second does not know what the first gave back.
     #[test]
-    fn no_interval_admits_more_than_the_bound_where_others_reserve_and_undo(
+    fn no_interval_admits_more_than_the_bound_where_others_reserve_and_settle_for_nothing(
         (limit, traffic) in any_traffic(),
         fates in prop::collection::vec((0..3_u8, 0..6_usize), 120),
     ) {
         let world = World::new(&limit);
         let mut admitted: Vec<(u64, u64)> = Vec::new();
-        let mut reserved: Vec<(usize, Tier)> = Vec::new();
+        let mut reserved: Vec<(usize, ReservationId)> = Vec::new();
         for (step, ((wait, cost), (fate, held))) in traffic.into_iter().zip(fates).enumerate() {
             world.wait(wait);
-            for (_, charged) in reserved.extract_if(.., |(until, _)| *until <= step) {
-                world.undo(charged.cost, charged.mark);
+            for (_, id) in reserved.extract_if(.., |(until, _)| *until <= step) {
+                world.settle(id, 0);
             }
             let cost = if cost == 0 { world.peek(1).remaining } else { cost };
-            let charged = world.charge(cost);
-            if cost == 0 || !charged.verdict().allowed {
-                continue;
-            }
             if fate == 0 && reserved.is_empty() {
-                reserved.push((step + held, charged));
-            } else {
+                reserved.extend(world.reserve(cost).map(|id| (step + held, id)));
+            } else if world.check(cost).allowed && cost > 0 {
                 admitted.push((u64::try_from(world.clock.now().as_micros()).unwrap(), cost));
             }
         }
@@ -99,20 +95,22 @@ fn no_pair_exceeds_the_bound(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(
 
 /// What was reserved, refilled meanwhile and spent by others is not given back a second time.
 #[test]
-fn what_others_were_given_of_a_reservation_is_not_undone() {
+fn what_others_were_given_of_a_reservation_is_not_given_back() {
     for limit in ["10/s burst 100", "10/s queue 99", "10 every 1s burst 100"] {
         let world = World::new(&limit.parse().unwrap());
-        let reserved = world.charge(100);
+        let reserved = world.reserve(100).unwrap();
         world.wait(5_000_000);
         assert!(world.check(50).allowed, "{limit}: half of it came back");
-        assert_eq!(world.undo(100, reserved.mark).remaining, 50, "{limit}");
+        world.settle(reserved, 0);
+        assert_eq!(world.peek(1).remaining, 50, "{limit}");
     }
     // What was owed before is paid back first, so all of the charge is left.
     let world = World::new(&"10/s burst 100".parse().unwrap());
     assert!(world.check(60).allowed);
-    let reserved = world.charge(40);
+    let reserved = world.reserve(40).unwrap();
     world.wait(5_000_000);
-    assert_eq!(world.undo(40, reserved.mark).remaining, 90);
+    world.settle(reserved, 0);
+    assert_eq!(world.peek(1).remaining, 90);
 }
 
 #[test]

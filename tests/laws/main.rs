@@ -14,9 +14,10 @@ mod tiers;
 
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::FileFailurePersistence;
-use tollgate::core::Mark;
 use tollgate::core::algorithm::State;
-use tollgate::{Bounds, Clock, Limit, MemoryStore, Micros, Op, Store as _, Tier, Timestamp, Verdict};
+use tollgate::{
+    Bounds, Clock, Limit, MemoryStore, Micros, Op, ReservationId, Store as _, Tier, Timestamp, Verdict,
+};
 use tollgate_tests::rows::OneBucket;
 use tollgate_tests::trace::{self, now};
 
@@ -69,13 +70,17 @@ impl World {
         now(self.bucket.run(&self.store, op, cost)).unwrap()
     }
 
-    /// Charges a cost; the row has the verdict, and the mark by which the charge can be undone.
-    pub(crate) fn charge(&self, cost: u64) -> Tier {
-        self.run(Op::Charge, cost)
+    pub(crate) fn check(&self, cost: u64) -> Verdict {
+        *self.run(Op::Charge, cost).verdict()
     }
 
-    pub(crate) fn check(&self, cost: u64) -> Verdict {
-        *self.charge(cost).verdict()
+    /// Charges a cost, to be settled later; nothing where it does not pass.
+    pub(crate) fn reserve(&self, cost: u64) -> Option<ReservationId> {
+        now(self.bucket.reserve(&self.store, cost)).unwrap().1
+    }
+
+    pub(crate) fn settle(&self, id: ReservationId, actual: u64) {
+        now(self.store.settle(id, actual)).unwrap();
     }
 
     pub(crate) fn peek(&self, cost: u64) -> Verdict {
@@ -84,10 +89,6 @@ impl World {
 
     pub(crate) fn refund(&self, cost: u64) -> Verdict {
         *self.run(Op::Refund, cost).verdict()
-    }
-
-    pub(crate) fn undo(&self, cost: u64, mark: Mark) -> Verdict {
-        *now(self.bucket.undo(&self.store, cost, mark)).unwrap().verdict()
     }
 
     pub(crate) fn state(&self) -> Option<State> {

@@ -79,7 +79,7 @@ proptest! {
                 prop_assert!(checked.check(actual), "{} fits", actual);
                 let (after, expected) = (settled.state(), checked.state());
                 prop_assert_eq!(after.1, expected.1);
-                // A check of nothing writes nothing; what was undone has its instant.
+                // A check of nothing writes nothing; what was given back has its instant.
                 if actual > 0 {
                     prop_assert_eq!(after.0, expected.0);
                 }

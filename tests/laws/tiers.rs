@@ -3,9 +3,9 @@
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;
+use tollgate::core::RuleIndex;
 use tollgate::core::algorithm::State;
 use tollgate::core::limit::{Algorithm, Rank};
-use tollgate::core::{Mark, RuleIndex};
 use tollgate::{
     Bounds, Clock, Descriptor, Limit, MemoryStore, Micros, Op, RuleSet, Store as _, Tiers, Timestamp, Verdict,
 };
@@ -34,13 +34,13 @@ impl World {
         }
     }
 
-    fn check(&self, order: &[RuleIndex], costs: &[u64]) -> Vec<(RuleIndex, Verdict, Mark)> {
+    fn check(&self, order: &[RuleIndex], costs: &[u64]) -> Vec<(RuleIndex, Verdict)> {
         let cost = |tier: RuleIndex| costs[usize::try_from(tier).unwrap()];
         let mut tiers: Tiers =
             order.iter().map(|tier| row(&self.rules, *tier, &self.request, cost(*tier))).collect();
         now(run(&self.store, Op::Charge, &self.rules, &self.request, &mut tiers)).unwrap();
-        let mut answers: Vec<_> = tiers.iter().map(|tier| (tier.rule, *tier.verdict(), tier.mark)).collect();
-        answers.sort_by_key(|(tier, ..)| *tier);
+        let mut answers: Vec<_> = tiers.iter().map(|tier| (tier.rule, *tier.verdict())).collect();
+        answers.sort_by_key(|(tier, _)| *tier);
         answers
     }
 
@@ -72,7 +72,7 @@ proptest! {
             let answers = forward.check(&order, &costs);
             prop_assert_eq!(&answers, &shuffled.check(&other, &costs));
             prop_assert_eq!(forward.states(), shuffled.states());
-            if answers.iter().any(|(_, verdict, _)| !verdict.allowed) {
+            if answers.iter().any(|(_, verdict)| !verdict.allowed) {
                 prop_assert_eq!(forward.states(), before);
             }
         }

@@ -1,4 +1,4 @@
-//! Rules that change while something is borrowed, owed or under way.
+//! Rules that change while something is leased, unpaid or under way.
 
 use std::sync::Arc;
 use std::time::Duration;

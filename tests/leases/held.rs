@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tollgate::core::lease::{LeaseCall, Wants};
 use tollgate::core::rule::Consistency;
-use tollgate::{Descriptor, Limit, Micros, RedisStore};
+use tollgate::{Clock, Descriptor, Limit, Micros, RedisStore, Timestamp};
 use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 use tollgate_tests::rows::OneBucket;
 
-use crate::{calls, check, node, stranded, warm};
+use crate::{calls, calls_answered, check, node, node_at, stranded, warm};
 
 /// A thousand tokens, and next to nothing comes back.
 const THOUSAND: &str = "rules: [{ name: all, key: global, limit: 1000 every 1d, consistency: leased }]";
@@ -83,6 +83,50 @@ async fn what_nobody_uses_goes_back_and_so_does_everything_when_a_node_stops() {
 }
 
 #[tokio::test]
+async fn a_lease_that_ends_before_its_node_stops_is_counted_as_stranded() {
+    let server = RedisServer::start().await;
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let node = node_at(&server.url(), THOUSAND, &clock).await;
+    let mut admitted = 0;
+    while node.store().stats().tokens_held == 0 {
+        admitted += u64::from(check(&node).await.allowed());
+        calls_answered(&node).await;
+    }
+    let held = node.store().stats().tokens_held;
+    clock.advance(Micros::new(1_000_000));
+    node.store().close().await;
+    let left = node.request(&Descriptor::new()).peek().await.remaining();
+    assert_eq!((stranded(&node), left), (held, Some(1_000 - admitted - held)));
+}
+
+#[tokio::test]
+async fn a_lease_that_is_returned_after_its_end_is_counted_as_stranded() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let node = node(&proxy.url(), THOUSAND).await;
+    let mut admitted = warm(&node).await;
+    poll::until("tokens to be held", async || {
+        admitted += u64::from(check(&node).await.allowed());
+        (node.store().stats().tokens_held > 0).then_some(())
+    })
+    .await;
+    proxy.set(Mode::Blackhole).await;
+    let (clock, began) = (Clock::system(), Clock::system().now());
+    let heal = async {
+        poll::until("the lease to have ended", async || {
+            (clock.now().since(began) > Micros::new(300_000)).then_some(())
+        })
+        .await;
+        proxy.set(Mode::Pass).await;
+    };
+    tokio::join!(node.store().close(), heal);
+    let lost = stranded(&node);
+    assert!(lost > 0, "the return came in time");
+    let left = node.request(&Descriptor::new()).peek().await.remaining();
+    assert_eq!(left, Some(1_000 - admitted - lost));
+}
+
+#[tokio::test]
 async fn a_tier_that_redis_refuses_puts_back_what_was_taken_here() {
     let server = RedisServer::start().await;
     let rules = "rules:
@@ -109,7 +153,7 @@ async fn a_tier_that_redis_refuses_puts_back_what_was_taken_here() {
         (trial - lost..=trial).contains(&remaining[2]),
         "rules on trial are charged whatever others say: {remaining:?}"
     );
-    assert!((940 - lost..=940).contains(&remaining[0]), "{remaining:?}, {lost} lost");
+    assert!((940 - lost..=940).contains(&remaining[0]), "{remaining:?}, {:?}", node.store().stats());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,4 +280,35 @@ async fn what_is_lent_first_is_remembered_until_it_would_be_earned_back() {
             "400 tokens take four hours to come back; {limit} is kept for {left} ms"
         );
     }
+}
+
+#[tokio::test]
+async fn a_node_that_returns_both_its_leases_leaves_nothing_out_after_the_boundary() {
+    let server = RedisServer::start().await;
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let store = RedisStore::builder(&server.url()).clock(clock.clone()).deadline(crate::UNHURRIED);
+    let store = store.connect().await.unwrap();
+    let limit: Limit = "1000 every 1d".parse().unwrap();
+    let bucket = OneBucket::new(&limit, "a");
+    let call = |boundary, returned, keeps, wants| LeaseCall {
+        boundary,
+        returned,
+        returned_rate: 0,
+        keeps,
+        demand: 100,
+        own_demand: 100,
+        wants,
+        lease_time: Micros::new(100_000),
+    };
+    let lend = async |call| store.lend(bucket.rule(), bucket.request(), &call).await.unwrap();
+    let this = lend(call(None, 0, 0, Wants::Lease)).await.lease.unwrap();
+    let kept = this.content / 2;
+    let next = lend(call(Some(this.ends), 0, kept, Wants::Lease)).await.lease.unwrap();
+    assert!(next.capacity >= kept && next.starts == Some(this.ends), "{next:?}");
+    lend(call(Some(next.ends), next.content, 0, Wants::Nothing)).await;
+    let before = lend(call(Some(this.ends), this.content, 0, Wants::Nothing)).await;
+    assert_eq!(before.remaining, 1_000);
+    clock.set(this.ends.after(Micros::new(1)));
+    let after = lend(call(None, 0, 0, Wants::Nothing)).await;
+    assert_eq!(after.remaining, 1_000, "what was kept is returned too");
 }

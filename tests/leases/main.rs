@@ -7,8 +7,8 @@ mod changes;
 mod cluster;
 mod held;
 mod outages;
+mod settled;
 mod shares;
-mod undone;
 mod waits;
 
 use std::num::NonZeroU32;

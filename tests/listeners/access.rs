@@ -27,7 +27,9 @@ async fn with_tokens(scratch: &Scratch) -> Running {
 
 /// The status of an answer.
 async fn status(server: &Running, method: &str, path: &str, token: Option<&str>) -> u16 {
-    let answer = server.ask(&request(method, path, token)).await;
+    let request = request(method, path, token);
+    let is_check = path == "/v1/check";
+    let answer = if is_check { server.ask(&request).await } else { server.ask_admin(&request).await };
     answer[9..12].parse().unwrap()
 }
 
@@ -55,7 +57,7 @@ async fn without_a_token_every_admin_route_is_401_and_a_reader_changes_nothing()
         let as_writer = status(&server, method, path, Some(WRITE)).await;
         assert!(as_writer != 401 && as_writer != 403, "{method} {path}: {as_writer}");
     }
-    let answer = server.ask(&request("GET", "/v1/rules", None)).await;
+    let answer = server.ask_admin(&request("GET", "/v1/rules", None)).await;
     assert!(answer.contains("\r\nwww-authenticate: Bearer\r\n"), "{answer}");
     assert!(server.serves().await, "checks need none");
     server.stop().await;
@@ -68,7 +70,7 @@ async fn whoever_guesses_tokens_has_to_wait_and_is_told_how_long() {
     for _ in 0..10 {
         assert_eq!(status(&server, "GET", "/v1/rules", Some("guess-guess-guess")).await, 401);
     }
-    let answer = server.ask(&request("GET", "/v1/rules", Some("guess-guess-guess"))).await;
+    let answer = server.ask_admin(&request("GET", "/v1/rules", Some("guess-guess-guess"))).await;
     assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("\r\nretry-after: "), "{answer}");
     let right = status(&server, "GET", "/v1/rules", Some(WRITE)).await;
     assert_eq!(right, 200, "whoever shares the address and knows a token is not shut out");
@@ -124,6 +126,26 @@ async fn a_token_that_is_replaced_is_known_without_a_restart() {
     let forgotten = async || (status(&server, "GET", "/v1/rules", Some(READ)).await == 401).then_some(());
     until("the old token to be forgotten", forgotten).await;
     assert_eq!(status(&server, "GET", "/v1/rules", Some("renewed-0123456789abcdef")).await, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_file_that_is_deleted_or_broken_revokes_all_its_tokens() {
+    let scratch = Scratch::new("listener-no-file");
+    let server = with_tokens(&scratch).await;
+    let (file, lines) = (scratch.path().join("tokens"), format!("read:{READ}\nwrite:{WRITE}\n"));
+    let reads = async || status(&server, "GET", "/v1/rules", Some(READ)).await;
+    for broken in [None, Some("read:short\n"), Some("")] {
+        match broken {
+            None => fs::remove_file(&file).unwrap(),
+            Some(text) => fs::write(&file, text).unwrap(),
+        }
+        until("the tokens to be revoked", async || (reads().await != 200).then_some(())).await;
+        assert!(server.serves().await, "checks go on");
+        fs::write(&file, &lines).unwrap();
+        // After ten tries an unknown token is answered 429, a known one is not.
+        until("the tokens to be known again", async || (reads().await == 200).then_some(())).await;
+    }
     server.stop().await;
 }
 

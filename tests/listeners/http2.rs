@@ -68,7 +68,7 @@ async fn many_checks_go_side_by_side_over_one_connection() {
 #[tokio::test]
 async fn an_operator_on_this_machine_may_ask_over_http_2() {
     let server = Running::start(Options::default()).await;
-    only_this_machines_names_are_heard(server.connect().await).await;
+    only_this_machines_names_are_heard(server.connect_admin().await).await;
     server.stop().await;
 }
 

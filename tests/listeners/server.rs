@@ -24,6 +24,7 @@ rules:
 /// A server on a free port of this machine.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -42,20 +43,27 @@ impl Running {
         let limiter = Limiter::new(rules::parse("rules.yaml", RULES).unwrap(), store);
         let app =
             App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned())).with_access(options.access);
-        let config = Config {
-            tls: options.tls,
-            patience: options.patience,
-            ..Config::new("127.0.0.1:0".parse().unwrap())
-        };
+        let free = "127.0.0.1:0".parse().unwrap();
+        let config = Config { tls: options.tls, patience: options.patience, ..Config::new(free, free) };
         let server = Server::bind(&config, app).await.unwrap();
-        let address = server.http();
+        let (address, admin) = (server.http(), server.admin());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(async { drop(stopped.await) }));
-        Running { address, stop, task }
+        Running { address, admin, stop, task }
     }
 
     pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// The same to the admin plane.
+    pub(crate) async fn connect_admin(&self) -> TcpStream {
+        TcpStream::connect(self.admin).await.unwrap()
+    }
+
+    /// The same on the admin plane.
+    pub(crate) async fn ask_admin(&self, request: &str) -> String {
+        ask(self.connect_admin().await, request).await
     }
 
     /// One request on a connection of its own, and the whole answer.

@@ -93,7 +93,9 @@ async fn http_2_is_agreed_on_and_an_operator_on_this_machine_may_use_it() {
     let server = Running::start(Options { tls: Some(files(&certificates)), ..Options::default() }).await;
     let mut config = config(&certificates, None, rustls::ALL_VERSIONS);
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let stream = dial(&server, &TlsConnector::from(Arc::new(config))).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let stream =
+        TlsConnector::from(Arc::new(config)).connect(name, server.connect_admin().await).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     only_this_machines_names_are_heard(stream).await;
     server.stop().await;
@@ -168,7 +170,7 @@ async fn files_that_make_no_tls_are_told_apart() {
         let app = tollgate_server::App::new(Arc::new(limiter), home);
         let config = tollgate_server::Config {
             tls: Some(tls),
-            ..tollgate_server::Config::new("127.0.0.1:0".parse().unwrap())
+            ..tollgate_server::Config::new("127.0.0.1:0".parse().unwrap(), "127.0.0.1:0".parse().unwrap())
         };
         let error = tollgate_server::Server::bind(&config, app).await.unwrap_err();
         std::error::Error::source(&error).unwrap().to_string()

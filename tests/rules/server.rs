@@ -19,7 +19,8 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(40);
 
 /// A server on a free port, until it is dropped.
 pub(crate) struct Running {
-    address: SocketAddr,
+    http: SocketAddr,
+    admin: SocketAddr,
     pub(crate) limiter: Arc<Limiter<AnyStore>>,
     _stop: oneshot::Sender<()>,
 }
@@ -35,24 +36,26 @@ impl Running {
             refresher: follower.refresher(),
         };
         tokio::spawn(follower.run(Arc::clone(&limiter)));
+        let free = "127.0.0.1:0".parse().unwrap();
         let app = App::new(Arc::clone(&limiter), home).with_violations(ViolationLog::new(database));
-        let server = Server::bind(&Config::new("127.0.0.1:0".parse().unwrap()), app).await.unwrap();
-        let address = server.http();
+        let server = Server::bind(&Config::new(free, free), app).await.unwrap();
+        let (http, admin) = (server.http(), server.admin());
         let (stop, stopped) = oneshot::channel();
         tokio::spawn(server.run(async { drop(stopped.await) }));
-        Running { address, limiter, _stop: stop }
+        Running { http, admin, limiter, _stop: stop }
     }
 
     /// The status and the body of an answer. A change is of the rule as it is, whatever its version.
     pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let address = if path.starts_with("/v1/check") { self.http } else { self.admin };
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\nif-match: *\r\n\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            self.address,
+            address,
             body.len()
         );
         let answer = async {
-            let mut stream = TcpStream::connect(self.address).await.unwrap();
+            let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(request.as_bytes()).await.unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.unwrap();

@@ -1,9 +1,11 @@
 //! Calls to a store as a limiter makes them, for suites that test stores.
 
-use tollgate::core::{Draft, Mark, RuleIndex};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::core::{Draft, RuleIndex};
 use tollgate::{
-    Answer, Call, Descriptor, Limit, Op, Outcome, Rule, RuleSet, Store, StoreError, Tier, Tiers, Verdict,
-    key_seeds,
+    Answer, Call, Descriptor, Limit, Micros, Op, Outcome, Reservation, ReservationId, Rule, RuleSet, Store,
+    StoreError, Tier, Tiers, Verdict, key_seeds,
 };
 
 /// The rule of a limit; its name tells its buckets from those of other rules.
@@ -24,7 +26,7 @@ pub fn row(rules: &RuleSet, rule: RuleIndex, request: &Descriptor<'_>, cost: u64
     Tier::new(rule, rules.rule(rule).enforcement(), cost, hash)
 }
 
-/// Runs an operation on rows and ends it: every row then has its answer, and after a charge its mark.
+/// Runs an operation on rows and ends it: every row then has its answer.
 ///
 /// # Errors
 ///
@@ -36,8 +38,38 @@ pub async fn run<S: Store>(
     request: &Descriptor<'_>,
     tiers: &mut Tiers,
 ) -> Result<(), StoreError> {
-    let mut call = Call::new(op, rules, request, tiers);
-    call.is_reservation = op == Op::Charge;
+    run_call(store, Call::new(op, rules, request, tiers)).await
+}
+
+/// Charges rows of one cost each, to be settled later; answers what to settle, if anything was charged.
+///
+/// # Errors
+///
+/// The store gave no answer for a row.
+pub async fn reserve<S: Store>(
+    store: &S,
+    rules: &RuleSet,
+    request: &Descriptor<'_>,
+    tiers: &mut Tiers,
+    cost: u64,
+) -> Result<Option<ReservationId>, StoreError> {
+    let id = ReservationId::from_bits(NEXT_ID.fetch_add(1, Ordering::Relaxed).into());
+    let ttl = Micros::new(1 << 60);
+    let mut reservation = Reservation::new(id, cost, ttl, None);
+    store.claim_reservation(&reservation).expect("there is room");
+    let mut call = Call::new(Op::Charge, rules, request, tiers);
+    call.reservation = Some(&mut reservation);
+    run_call(store, call).await?;
+    if !reservation.is_recorded {
+        store.drop_reservation(id);
+    }
+    Ok(reservation.is_recorded.then_some(reservation.id))
+}
+
+/// Reservations of one process have different ids.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+async fn run_call<S: Store>(store: &S, mut call: Call<'_>) -> Result<(), StoreError> {
     store.run(&mut call).await;
     let lost = call.tiers.iter().find_map(|tier| match tier.outcome {
         Outcome::Lost(error) => Some(error),
@@ -77,23 +109,40 @@ impl OneBucket {
     ///
     /// The store gave no answer.
     pub async fn run<S: Store>(&self, store: &S, op: Op, cost: u64) -> Result<Tier, StoreError> {
-        self.run_row(store, op, row(&self.rules, 0, &self.request, cost)).await
+        let mut tiers = Tiers::from_iter([row(&self.rules, 0, &self.request, cost)]);
+        run(store, op, &self.rules, &self.request, &mut tiers).await?;
+        Ok(tiers[0])
     }
 
-    /// Gives back a charge of this cost, by its mark.
+    /// Charges it, to be settled later.
     ///
     /// # Errors
     ///
     /// The store gave no answer.
-    pub async fn undo<S: Store>(&self, store: &S, cost: u64, mark: Mark) -> Result<Tier, StoreError> {
-        let tier = Tier { mark, ..row(&self.rules, 0, &self.request, cost) };
-        self.run_row(store, Op::Undo, tier).await
+    pub async fn reserve<S: Store>(
+        &self,
+        store: &S,
+        cost: u64,
+    ) -> Result<(Tier, Option<ReservationId>), StoreError> {
+        let mut tiers = Tiers::from_iter([row(&self.rules, 0, &self.request, cost)]);
+        let id = reserve(store, &self.rules, &self.request, &mut tiers, cost).await?;
+        Ok((tiers[0], id))
     }
 
-    async fn run_row<S: Store>(&self, store: &S, op: Op, tier: Tier) -> Result<Tier, StoreError> {
-        let mut tiers = Tiers::from_iter([tier]);
-        run(store, op, &self.rules, &self.request, &mut tiers).await?;
-        Ok(tiers[0])
+    /// Charges it in a request of which another row was lost, so that it is only held.
+    pub async fn hold<S: Store>(&self, store: &S, cost: u64) -> Tier {
+        let held = row(&self.rules, 0, &self.request, cost);
+        let lost = Tier { outcome: Outcome::Lost(StoreError::Timeout), ..held };
+        let mut tiers = Tiers::from_iter([held, lost]);
+        store.run(&mut Call::new(Op::Charge, &self.rules, &self.request, &mut tiers)).await;
+        tiers[0]
+    }
+
+    /// Ends what a row holds.
+    pub fn finish<S: Store>(&self, store: &S, held: Tier, passes: bool) -> Tier {
+        let mut tiers = Tiers::from_iter([held]);
+        store.finish(&mut Call::new(Op::Charge, &self.rules, &self.request, &mut tiers), passes);
+        tiers[0]
     }
 }
 

@@ -7,8 +7,11 @@ use std::task::{Context, Poll, Waker};
 
 use proptest::prelude::*;
 use tollgate::core::limit::{Algorithm, Calendar, CalendarUnit, Opening, Phase, Ticks};
-use tollgate::core::{Draft, Key, Mark, RuleIndex};
-use tollgate::{Clock, Descriptor, Limit, Micros, Op, Rule, RuleSet, Store, Tier, Tiers, Timestamp, Verdict};
+use tollgate::core::{Draft, Key};
+use tollgate::{
+    Clock, Descriptor, Limit, Micros, Op, ReservationId, Rule, RuleSet, Store, Tier, Tiers, Timestamp,
+    Verdict,
+};
 
 use crate::model::{self, Model};
 use crate::rows;
@@ -22,8 +25,10 @@ pub enum Verb {
     Peek,
     /// Give back.
     Refund,
-    /// Give back what the last check charged, if it was about the same buckets.
-    Undo,
+    /// Charge, to be settled later: one cost for all tiers.
+    Reserve,
+    /// Settle the last reservation.
+    Settle,
     /// Forget.
     Reset,
 }
@@ -218,7 +223,7 @@ pub fn any_steps(length: usize, periods: Vec<u64>) -> BoxedStrategy<Vec<Step>> {
         1 => -100_000_000_i64..-1_000_000,
         1 => Just(40_000_000_000_000_i64),
     ];
-    let verb = prop_oneof![12 => Just(Verb::Check), 3 => Just(Verb::Peek), 2 => Just(Verb::Refund), 3 => Just(Verb::Undo), 1 => Just(Verb::Reset)];
+    let verb = prop_oneof![12 => Just(Verb::Check), 3 => Just(Verb::Peek), 2 => Just(Verb::Refund), 3 => Just(Verb::Reserve), 3 => Just(Verb::Settle), 1 => Just(Verb::Reset)];
     let cost = prop_oneof![8 => Just((0_u8, 1_u8)), 4 => (0..=8_u8, 0..3_u8)];
     let config = prop_oneof![7 => Just(0_u8), 3 => any::<u8>()];
     let step = (turn, verb, 0..2_u8, 1..16_u8, cost, config)
@@ -242,7 +247,7 @@ pub fn any_trace(tiers: usize, length: usize) -> BoxedStrategy<(Vec<TierSpec>, V
 pub enum Slots {
     /// All are about one user, and lie in one slot.
     Shared,
-    /// Each is about something else, and lies in a slot of its own: what one of them refuses, the others charge and undo.
+    /// Each is about something else, and lies in a slot of its own: what one of them refuses, the others hold and return.
     Apart,
     /// The same, and nobody can tell: the clock only goes forward, and no number changes.
     Unnoticed,
@@ -280,8 +285,7 @@ pub async fn compare_in<S: Store>(
     let mut configurations: BTreeMap<u8, RuleSet> = BTreeMap::new();
     let mut model = Model::new();
     let mut config = 0_u8;
-    // A mark is of the bucket that it was made in: limits of one identity share it, others have marks of their own.
-    let mut marks = [[Mark::default(); 2]; 16];
+    let mut reservations: Vec<(ReservationId, Vec<model::Charge>)> = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         let turned = clock.now().as_micros().saturating_add(step.turn);
         clock.set(Timestamp::from_micros(turned.clamp(0, 4_000_000_000_000_000)));
@@ -293,46 +297,58 @@ pub async fn compare_in<S: Store>(
         let rules = configurations
             .entry(config & u8::MAX >> 8_usize.saturating_sub(tiers.len()))
             .or_insert_with(|| configuration(slots, name, tiers, config));
+        // A reservation has one cost: that of the smallest tier.
+        let costs = (0..).zip(rules.rules()).filter(|(tier, _)| step.tiers >> tier & 1 == 1);
+        let costs = costs.filter_map(|(_, rule)| Some(cost(step, rule.limit()?)));
+        let reserved = costs.min().unwrap_or(0);
         let mut rows: Tiers = (0..)
             .zip(rules.rules())
             .filter(|(tier, _)| step.tiers >> tier & 1 == 1)
             .map(|(tier, rule)| {
-                let cost = cost(step, rule.limit().expect("every rule has a limit"));
-                let mark = if step.verb == Verb::Undo {
-                    marks[tier as usize][bucket(tiers, config, tier)]
-                } else {
-                    Mark::default()
+                let cost = match step.verb {
+                    Verb::Reserve => reserved,
+                    _ => cost(step, rule.limit().expect("every rule has a limit")),
                 };
-                Tier { mark, ..rows::row(rules, tier, &request, cost) }
+                rows::row(rules, tier, &request, cost)
             })
             .collect();
         let twins: Vec<model::Hit> =
             rows.iter().map(|row| twin(step.user, row, rules.rule(row.rule), &request)).collect();
         let at = u64::try_from(clock.now().as_micros()).expect("clamped");
         let op = match step.verb {
-            Verb::Check => Op::Charge,
-            Verb::Peek => Op::Peek,
+            Verb::Check | Verb::Reserve => Op::Charge,
+            // What a settlement did shows in the numbers.
+            Verb::Peek | Verb::Settle => Op::Peek,
             Verb::Refund => Op::Refund,
-            Verb::Undo => Op::Undo,
             Verb::Reset => Op::Reset,
         };
-        rows::run(store, op, rules, &request, &mut rows).await.expect("the store answers");
+        if step.verb == Verb::Settle
+            && let Some((id, charges)) = reservations.pop()
+        {
+            let reserved = charges[0].hit.cost;
+            let actual = reserved * u64::from(step.cost.0) / 4 + u64::from(step.cost.1 / 2);
+            let settled = store.settle(id, actual).await.expect("it was reserved");
+            let unpaid = model.settle(at, &charges, actual);
+            prop_assert_eq!((settled.reserved, settled.actual), (reserved, actual));
+            prop_assert_eq!(settled.unpaid, unpaid, "settle {:?} with {} at {}", charges, actual, at);
+            let again = store.settle(id, 0).await.expect("it was reserved");
+            prop_assert_eq!(again, tollgate::Settled { already_settled: true, ..settled });
+        }
+        if step.verb == Verb::Reserve {
+            let charges = model.charges(at, &twins);
+            let id = rows::reserve(store, rules, &request, &mut rows, reserved).await;
+            let id = id.expect("the store answers");
+            prop_assert_eq!(id.is_some(), !charges.is_empty(), "reserve {} at {}", reserved, at);
+            reservations.extend(id.map(|id| (id, charges)));
+        } else {
+            rows::run(store, op, rules, &request, &mut rows).await.expect("the store answers");
+        }
         let expected = match step.verb {
-            Verb::Check => {
-                let charged = rows.iter().filter(|row| row.mark != Mark::default());
-                charged.for_each(|row| marks[row.rule as usize][bucket(tiers, config, row.rule)] = row.mark);
-                match slots {
-                    Slots::Shared | Slots::Unnoticed => model.check(at, &twins),
-                    Slots::Apart => model.check_apart(at, &twins),
-                }
-            }
-            Verb::Undo => {
-                let named = |Mark { at, rest }: Mark| model::Mark { at_us: at.as_micros(), rest };
-                let of = |row: &Tier| marks[row.rule as usize][bucket(tiers, config, row.rule)];
-                let marks: Vec<model::Mark> = rows.iter().map(|row| named(of(row))).collect();
-                model.undo(at, &twins, &marks)
-            }
-            Verb::Peek => model.peek(at, &twins),
+            Verb::Check | Verb::Reserve => match slots {
+                Slots::Shared | Slots::Unnoticed => model.check(at, &twins),
+                Slots::Apart => model.check_apart(at, &twins),
+            },
+            Verb::Peek | Verb::Settle => model.peek(at, &twins),
             Verb::Refund => model.refund(at, &twins),
             Verb::Reset => {
                 twins.iter().for_each(|twin| model.reset(&twin.key));
@@ -374,12 +390,6 @@ fn configuration(slots: Slots, name: &str, tiers: &[TierSpec], config: u8) -> Ru
         rule
     };
     RuleSet::new(tiers.iter().enumerate().map(rule).collect()).expect("tiers have different names")
-}
-
-/// Which of its two buckets a tier has; limits of one identity have one.
-fn bucket(tiers: &[TierSpec], config: u8, tier: RuleIndex) -> usize {
-    let [first, second] = &tiers[tier as usize].limits;
-    if first.identity() == second.identity() { 0 } else { usize::from(config >> tier & 1) }
 }
 
 fn cost(step: &Step, limit: &Limit) -> u64 {

@@ -36,6 +36,17 @@ impl Redis {
 /// Nodes with one rule.
 pub(crate) struct Fleet(Vec<Arc<Limiter<LeasedStore>>>);
 
+/// A node is asked more often than this only after a ramp.
+const RAMPED: u128 = 10_000;
+const RAMP_MICROS: u128 = 500_000;
+
+/// How often a node is asked in this time.
+fn due(micros: u128, per_second: u128) -> u128 {
+    let ramp = if per_second > RAMPED { RAMP_MICROS } else { 0 };
+    let since = if micros < ramp { micros * micros / (2 * ramp) } else { micros - ramp / 2 };
+    since * per_second / 1_000_000
+}
+
 /// What came of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -120,7 +131,8 @@ impl Fleet {
         self.end(&counts, began).await
     }
 
-    /// Every node is asked so many times a second, whether or not it has answered. If `dies`, the first is gone without a
+    /// Sends requests to every node at a fixed rate, whether or not it has answered. A rate above what Redis can decide is
+    /// reached after a ramp. If `dies`, the first is gone without a
     /// word after half of the time.
     pub(crate) async fn paced(mut self, time: Duration, per_second: &[u64], dies: Dies) -> Result<Run> {
         let counts = Arc::new(Counts::default());
@@ -137,7 +149,7 @@ impl Fleet {
                 let mut tick = tokio::time::interval(Duration::from_millis(1));
                 while began.elapsed() < time {
                     tick.tick().await;
-                    let due = began.elapsed().as_micros() * u128::from(per_second) / 1_000_000;
+                    let due = due(began.elapsed().as_micros(), per_second.into());
                     while asked < due {
                         let (node, counts) = (Arc::clone(&node), Arc::clone(&counts));
                         asking.spawn(async move { counts.ask(&node).await });

@@ -1,5 +1,6 @@
 //! What do leases save, and what do they cost? One hot key on two nodes and one Redis, exact and leased; four nodes that
-//! want twice the limit, two of them more than the others; four that want 1.2 and 3 times a limit; one that dies with what it holds; a hot key that is refused.
+//! want twice the limit, two of them more than the others; four that want 1.2 and 3 times a limit; one that dies with what it holds; a hot key that is refused; answers over a network with a delay, and
+//! over two slots of a Cluster.
 //!
 //! Known bias: nodes and Redis share the machine's cores, and the nodes are tasks of one process, each with a store and a
 //! connection of its own. See `bench/README.md`.
@@ -8,8 +9,9 @@
 #![expect(clippy::disallowed_methods, reason = "it reads the clock to measure")]
 
 mod load;
+mod network;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use mimalloc::MiMalloc;
 use std::time::Duration;
@@ -28,6 +30,9 @@ struct Arguments {
     /// Short rounds: only to see that it works
     #[arg(long)]
     quick: bool,
+    /// Only answers over a network with a delay, and over two slots
+    #[arg(long)]
+    network: bool,
 }
 
 /// So much that the limit is not in the way.
@@ -46,6 +51,16 @@ async fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let (rounds, time) = if arguments.quick { (1, 500) } else { (5, 4_000) };
     let time = Duration::from_millis(time);
+    if !arguments.network {
+        measure_leases(&arguments, rounds, time).await?;
+    }
+    let port = redis::Client::open(arguments.url)?.get_connection_info().addr().to_string();
+    let port = port.rsplit(':').next().and_then(|port| port.parse().ok()).context("a URL with a port")?;
+    network::delayed(port, time).await?;
+    network::two_slots(time).await
+}
+
+async fn measure_leases(arguments: &Arguments, rounds: usize, time: Duration) -> Result<()> {
     let redis = Redis::connect(&arguments.url).await?;
 
     println!(

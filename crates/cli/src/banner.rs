@@ -18,6 +18,8 @@ const EXAMPLE_FLAGS: &str = "--user-id 42 --plan free";
 /// What is shown.
 pub(crate) struct Banner<'a> {
     pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) metrics: Option<SocketAddr>,
     pub(crate) credentials: Credentials<'a>,
     pub(crate) rules: String,
     pub(crate) store: String,
@@ -55,16 +57,22 @@ impl Banner<'_> {
     ///
     /// Standard output is closed.
     pub(crate) fn print(&self, terminal: &mut Terminal) -> anyhow::Result<()> {
-        let Banner { http, credentials, rules, store, .. } = self;
+        let Banner { http, admin, credentials, rules, store, .. } = self;
         let title = terminal.paint(Tone::Strong, concat!("tollgate ", env!("CARGO_PKG_VERSION")));
         let scheme = if credentials.tls { "https" } else { "http" };
-        let server = format!("{scheme}://{}", reachable(*http));
+        let (server, admin_server) =
+            (format!("{scheme}://{}", reachable(*http)), format!("{scheme}://{}", reachable(*admin)));
         let request = if self.has_example { EXAMPLE_FLAGS } else { "--help" };
-        let explain = format!("tollgate explain --server {server}{} {request}", credentials.tollgate_flags());
+        let explain =
+            format!("tollgate explain --server {admin_server}{} {request}", credentials.tollgate_flags());
         let explain = terminal.paint(Tone::Faint, &explain);
         let out = terminal.out();
         writeln!(out, "{title}\n")?;
-        writeln!(out, "  listening  {scheme}://{http}")?;
+        writeln!(out, "  checks     {scheme}://{http}")?;
+        writeln!(out, "  dashboard  {admin_server}")?;
+        if let Some(metrics) = self.metrics {
+            writeln!(out, "  metrics    http://{metrics}/metrics")?;
+        }
         writeln!(out, "  rules      {rules}")?;
         writeln!(out, "  store      {store}")?;
         if let Some(config) = self.config {

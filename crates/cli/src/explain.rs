@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
             runtime.block_on(server.explain(&body))?
         }
         (None, Some(_)) => {
-            bail!("only a server remembers decisions; name it: --server http://127.0.0.1:8080")
+            bail!("only a server remembers decisions; name it: --server http://127.0.0.1:8081")
         }
         (None, None) => {
             let text = runtime.block_on(here(args, place.as_deref().map(Path::new)))?;

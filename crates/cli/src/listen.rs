@@ -12,14 +12,20 @@ use crate::banner::Credentials;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Listening")]
 pub(crate) struct ListenArgs {
-    /// Where the HTTP API listens. `:9000` and `9000` are 127.0.0.1:9000, for this machine only; `0.0.0.0:9000` listens
+    /// Where decisions are answered. `:9000` and `9000` are 127.0.0.1:9000, for this machine only; `0.0.0.0:9000` listens
     /// on every IPv4 address. Port 0 takes a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = address)]
     http: SocketAddr,
+    /// Where the dashboard and the admin API are
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_ADMIN", default_value = "127.0.0.1:8081", value_parser = address)]
+    admin: SocketAddr,
+    /// Serve /metrics at this address as well, without TLS and without a token
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_METRICS", value_parser = address)]
+    metrics: Option<SocketAddr>,
     /// Write the addresses here, as JSON, when every listener is up
     #[arg(long, value_name = "FILE", env = "TOLLGATE_READY_FILE")]
     ready_file: Option<PathBuf>,
-    /// Ask for a token on everything that changes or reveals state: one on each line, `read:` or `write:` before it
+    /// Ask for a token on the admin API: one on each line, `read:` or `write:` before it
     #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE")]
     admin_token_file: Option<PathBuf>,
     /// Ask for one of these tokens on checks; a token that may write state may check as well
@@ -34,7 +40,7 @@ pub(crate) struct ListenArgs {
     /// Only let clients in whose certificate comes from one of these, as PEM
     #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CLIENT_CA")]
     tls_client_ca: Option<PathBuf>,
-    /// Connections at once; further ones are turned away
+    /// Connections at once to --http, and at most 1024 to each other listener; further ones are turned away
     #[arg(long, value_name = "N", env = "TOLLGATE_MAX_CONNECTIONS", default_value = "20000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: u32,
@@ -82,7 +88,8 @@ impl ListenArgs {
             observe,
             patience: Patience { connections, ..Patience::default() },
             ready_file: self.ready_file.clone(),
-            ..Config::new(self.http)
+            metrics: self.metrics,
+            ..Config::new(self.http, self.admin)
         })
     }
 

@@ -142,6 +142,8 @@ async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> any
     let server = Server::bind(&listen, app).await?;
     let banner = Banner {
         http: server.http(),
+        admin: server.admin(),
+        metrics: server.metrics(),
         credentials: args.listen.credentials(),
         rules,
         store: args.store.shown(),

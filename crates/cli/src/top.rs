@@ -39,7 +39,7 @@ pub(crate) struct Args {
         long,
         value_name = "URL",
         env = "TOLLGATE_SERVER",
-        default_value = "http://127.0.0.1:8080",
+        default_value = "http://127.0.0.1:8081",
         hide_env_values = true
     )]
     server: String,

@@ -21,6 +21,9 @@ rules:
 
 struct Served {
     process: Child,
+    /// Where checks are answered.
+    checks: String,
+    /// The admin API.
     url: String,
     folder: Scratch,
 }
@@ -35,7 +38,16 @@ impl Served {
         fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
         let ready = folder.path().join("ready.json");
         let process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--rules", "rules.yaml", "--ready-file"])
+            .args([
+                "serve",
+                "--http",
+                "127.0.0.1:0",
+                "--admin",
+                "127.0.0.1:0",
+                "--rules",
+                "rules.yaml",
+                "--ready-file",
+            ])
             .arg(&ready)
             .args(more)
             .env("TOLLGATE_DATA_DIR", folder.path().join("data"))
@@ -46,13 +58,20 @@ impl Served {
             .unwrap();
         let said = poll::until("a tollgate that is ready", async || fs::read_to_string(&ready).ok()).await;
         let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-        Served { process, url: format!("{scheme}://{}", said["http"].as_str().unwrap()), folder }
+        let [checks, url] =
+            ["http", "admin"].map(|name| format!("{scheme}://{}", said[name].as_str().unwrap()));
+        Served { process, checks, url, folder }
+    }
+
+    /// The address that serves a command.
+    fn of(&self, words: &[&str]) -> &str {
+        if words[0] == "check" { &self.checks } else { &self.url }
     }
 
     /// The same command with the server and with its rules.
     fn both(&self, words: &[&str]) -> [(Option<i32>, String); 2] {
         let rules = self.folder.path().join("rules.yaml").display().to_string();
-        [["--server", &self.url], ["--rules", &rules]].map(|place| {
+        [["--server", self.of(words)], ["--rules", &rules]].map(|place| {
             let output = tollgate(&[words, &place].concat());
             (output.status.code(), text(&output.stdout))
         })
@@ -143,7 +162,7 @@ fn a_server_that_is_not_there_or_none_is_told_apart() {
         let two = tollgate(&[command, "--server", "http://127.0.0.1:1", "--rules", "rules.yaml"]);
         assert!(text(&two.stderr).contains("two places; name one"));
         let none = tollgate(&[command, "--server", "127.0.0.1:8080"]);
-        assert!(text(&none.stderr).contains("write it like http://127.0.0.1:8080"), "{}", text(&none.stderr));
+        assert!(text(&none.stderr).contains("write it like http://127.0.0.1:8081"), "{}", text(&none.stderr));
     }
     let past = tollgate(&["explain", "--decision", "0123"]);
     assert!(text(&past.stderr).contains("only a server remembers decisions"), "{}", text(&past.stderr));
@@ -153,7 +172,7 @@ fn a_server_that_is_not_there_or_none_is_told_apart() {
 async fn what_a_server_does_not_take_is_said_in_its_words() {
     let served = Served::start().await;
     let long = "x".repeat(70_000);
-    let output = tollgate(&["check", "--server", &served.url, "--user-id", &long]);
+    let output = tollgate(&["check", "--server", &served.checks, "--user-id", &long]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("at most 65536 bytes"), "{}", text(&output.stderr));
 }
@@ -162,7 +181,7 @@ async fn what_a_server_does_not_take_is_said_in_its_words() {
 async fn an_invalid_cost_attribute_is_an_error_at_a_server_and_here() {
     let served = Served::start().await;
     let rules = served.folder.path().join("rules.yaml").display().to_string();
-    for place in [["--server", &served.url], ["--rules", &rules]] {
+    for place in [["--server", &served.checks], ["--rules", &rules]] {
         for more in [&[][..], &["--json"]] {
             let words = ["check", "--attr", "tenant=a", "--attr", "tokens=5000 "];
             let output = tollgate(&[&words[..], &place, more].concat());
@@ -189,7 +208,8 @@ async fn a_server_behind_tls_answers_whoever_trusts_it_and_shows_what_it_asks_fo
     let files = [certificates.authority(), certificates.certificate("client"), certificates.key("client")];
     let [authority, certificate, key] = files.map(|path| path.display().to_string());
     let (trust, show) = (["--server-ca", &*authority], ["--server-cert", &certificate, "--server-key", &key]);
-    let asked = |words: &[&str], more: &[&str]| tollgate(&[words, &["--server", &served.url], more].concat());
+    let asked =
+        |words: &[&str], more: &[&str]| tollgate(&[words, &["--server", served.of(words)], more].concat());
     for (words, part) in [
         (&["check", "--user-id", "42"][..], "allowed  2 of 3 left"),
         (&["explain", "--user-id", "42"], "would be allowed"),
@@ -207,7 +227,7 @@ async fn a_server_behind_tls_answers_whoever_trusts_it_and_shows_what_it_asks_fo
     assert_eq!((unknown.status.code(), text(&unknown.stdout)), (Some(2), String::new()), "{unknown:?}");
     let half = asked(&["check"], &[&trust[..], &show[..2]].concat());
     assert!(text(&half.stderr).contains("--server-cert and --server-key go together"), "{half:?}");
-    let plain = tollgate(&["check", "--server", &served.url.replace("https", "http")]);
+    let plain = tollgate(&["check", "--server", &served.checks.replace("https", "http")]);
     assert_eq!((plain.status.code(), text(&plain.stdout)), (Some(2), String::new()), "{plain:?}");
 }
 
@@ -215,7 +235,7 @@ async fn a_server_behind_tls_answers_whoever_trusts_it_and_shows_what_it_asks_fo
 async fn a_request_that_passes_without_its_store_is_not_said_to_be_counted() {
     let store = ["--store", "redis://127.0.0.1:1"];
     let served = Served::start_in(Scratch::new("asking-open"), "http", &store).await;
-    let there = |words: &[&str]| text(&tollgate(&[words, &["--server", &served.url]].concat()).stdout);
+    let there = |words: &[&str]| text(&tollgate(&[words, &["--server", served.of(words)]].concat()).stdout);
     let checked = there(&["check", "--user-id", "42"]);
     let told = "not counted: the store is unavailable and the rule fails open";
     assert!(checked.starts_with(&format!("allowed  {told}")), "{checked}");

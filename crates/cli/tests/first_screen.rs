@@ -27,7 +27,7 @@ fn paste_until_refused(folder: &Path, words: &[&str]) -> (String, String, String
 /// Starts a server in a folder, pastes its first screen's commands there, and gives back the screen and what they print.
 fn paste(folder: &Path, words: &[&str]) -> (String, String, String) {
     let mut served = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--http", "127.0.0.1:0"])
+        .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
         .args(words)
         .env("TOLLGATE_DATA_DIR", folder.join("data"))
         .current_dir(folder)
@@ -94,7 +94,10 @@ fn what_the_first_screen_says_to_try_works_under_tls_and_with_tokens() {
     let tls = ["--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "ca.pem"];
     let tokens = ["--check-token-file", "check tokens", "--admin-token-file", "admin"];
     let (screen, answers, explained) = paste_until_refused(folder.path(), &[&tls[..], &tokens].concat());
-    assert!(screen.contains("listening  https://127.0.0.1:"), "{screen}");
+    assert!(
+        screen.contains("checks     https://127.0.0.1:") && screen.contains("dashboard  https://127.0.0.1:"),
+        "{screen}"
+    );
     assert_eq!(statuses(&answers), ["200", "200", "429"], "{screen}\n{answers}");
     assert!(explained.contains("per-user-free") && explained.contains("<- speaks"), "{screen}\n{explained}");
 }

@@ -416,6 +416,7 @@ fn a_server_is_asked_as_its_api_has_it() {
 struct Server {
     process: Child,
     http: String,
+    admin: String,
     _data: Scratch,
 }
 
@@ -424,7 +425,16 @@ impl Server {
         let data = Scratch::new("cli-walk");
         let ready = data.path().join("ready.json");
         let process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--rules", rules, "--ready-file"])
+            .args([
+                "serve",
+                "--http",
+                "127.0.0.1:0",
+                "--admin",
+                "127.0.0.1:0",
+                "--rules",
+                rules,
+                "--ready-file",
+            ])
             .arg(&ready)
             .env("TOLLGATE_DATA_DIR", data.path().join("data"))
             .stdout(Stdio::null())
@@ -432,8 +442,9 @@ impl Server {
             .spawn()
             .unwrap();
         poll::blocking("the server", PATIENCE, || ready.exists());
-        let http = fs::read_to_string(&ready).unwrap().split('"').nth(3).unwrap().to_owned();
-        Server { process, http, _data: data }
+        let ready: Value = serde_json::from_slice(&fs::read(&ready).unwrap()).unwrap();
+        let [http, admin] = ["http", "admin"].map(|name| ready[name].as_str().unwrap().to_owned());
+        Server { process, http, admin, _data: data }
     }
 
     /// Whether a check of user 42 is refused.
@@ -470,7 +481,7 @@ fn a_running_server_obeys_within_a_second() {
 fn a_running_server_does_what_it_is_told_and_the_next_check_obeys() {
     let database = Postgres::start();
     let server = Server::start(&database.url());
-    let url = format!("http://{}", server.http);
+    let url = format!("http://{}", server.admin);
     let told = |args: &[&str]| good(&[args, &["--server", &url]].concat());
 
     told(&["add", "--name", "slow", "--key", "user:{user_id}", "--limit", "1/h"]);

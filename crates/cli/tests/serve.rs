@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod support;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -18,6 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Served {
     process: Child,
     http: String,
+    admin: String,
     greeting: String,
     folder: PathBuf,
 }
@@ -31,7 +34,7 @@ impl Served {
         fs::create_dir_all(&folder).unwrap();
         let ready = folder.join("ready.json");
         let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--ready-file"])
+            .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ready-file"])
             .arg(&ready)
             .args(args)
             .env("TOLLGATE_DATA_DIR", folder.join("data"))
@@ -45,25 +48,28 @@ impl Served {
         while !greeting.contains("store ") {
             assert!(out.read_line(&mut greeting).unwrap() > 0, "the server ended: {greeting}");
         }
-        let text = fs::read_to_string(&ready).unwrap();
-        let http = text.strip_prefix(r#"{"http":""#).and_then(|text| text.strip_suffix(r#""}"#)).unwrap();
-        Served { process, http: http.to_owned(), greeting, folder }
+        let ready: Value = serde_json::from_slice(&fs::read(&ready).unwrap()).unwrap();
+        let [http, admin] = ["http", "admin"].map(|name| ready[name].as_str().unwrap().to_owned());
+        Served { process, http, admin, greeting, folder }
     }
 
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.http).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
+        connect(&self.http)
+    }
+
+    /// The address that serves a path.
+    fn plane_of(&self, path: &str) -> &str {
+        if support::is_data(path) { &self.http } else { &self.admin }
     }
 
     /// Sends one request and reads the whole answer.
     fn send(&self, method: &str, path: &str, body: &str) -> String {
-        self.send_with(method, path, &format!("host: {}\r\n", self.http), body)
+        self.send_with(method, path, &format!("host: {}\r\n", self.plane_of(path)), body)
     }
 
     /// The same with lines of its own in the head.
     fn send_with(&self, method: &str, path: &str, lines: &str, body: &str) -> String {
-        let mut stream = self.connect();
+        let mut stream = connect(self.plane_of(path));
         let head = format!("{method} {path} HTTP/1.1\r\n{lines}connection: close\r\n");
         // One write; and the server may answer a body that is too large before it has read all of it.
         let _ = stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes());
@@ -118,6 +124,12 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(clock.now() < deadline, "still waiting for {what}");
     }
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
 }
 
 /// Sends the head of a request and waits until the server asks for the body: it is in flight then.
@@ -228,7 +240,7 @@ fn a_database_out_of_reach_is_named_without_its_password() {
 fn an_address_that_is_taken_is_named_with_a_way_out() {
     let served = Served::start(&[]);
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--http", &served.http, "--data-dir"])
+        .args(["serve", "--http", &served.http, "--admin", "127.0.0.1:0", "--data-dir"])
         .arg(served.folder.join("another"))
         .output()
         .unwrap();
@@ -259,7 +271,7 @@ fn a_signal_is_heard_before_the_server_is_up() {
     let rules = format!("postgres://me@{}/rules", silent.local_addr().unwrap());
     let folder = std::env::temp_dir().join(format!("tollgate-starting-{}", std::process::id()));
     let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--http", "127.0.0.1:0", "--rules", &rules, "--data-dir"])
+        .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--rules", &rules, "--data-dir"])
         .arg(&folder)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -356,7 +368,7 @@ impl Drop for Scratch {
 fn rules_are_changed_over_http_and_obeyed_by_the_next_check() {
     let scratch = Scratch::new("crud");
     let served = Served::start(&["--rules", &scratch.url()]);
-    let host = format!("host: {}\r\n", served.http);
+    let host = format!("host: {}\r\n", served.admin);
     let rule = r#"{"name": "one", "key": "user:{user_id}", "limit": "1/h"}"#;
     let added = served.send_with("POST", "/v1/rules", &format!("{host}tollgate-actor: me\r\n"), rule);
     assert!(added.starts_with("HTTP/1.1 201"), "{added}");
@@ -394,7 +406,7 @@ fn rules_are_changed_over_http_and_obeyed_by_the_next_check() {
 #[test]
 fn rules_are_nobody_elses_business() {
     let served = Served::start(&[]);
-    let host = format!("host: {}\r\n", served.http);
+    let host = format!("host: {}\r\n", served.admin);
     for lines in [
         "host: evil.example\r\n".to_owned(),
         format!("{host}origin: https://evil.example\r\n"),

@@ -30,7 +30,7 @@ fn a_frame_of_a_running_server_tells_what_it_did() {
         let greedy = r#"{"attributes": {"user_id": "greedy", "plan": "free"}, "cost": 50}"#;
         status(&served.post("/v1/check", greedy)) == 429
     });
-    let (code, frame) = said(&tollgate(&["top", "--once", "--server", &format!("http://{}", served.http)]));
+    let (code, frame) = said(&tollgate(&["top", "--once", "--server", &format!("http://{}", served.admin)]));
     assert_eq!(code, Some(0), "{frame}");
     for told in
         ["tollgate ", "nothing is wrong", "allowed/s", "p99.9", "memory, up", "6 rules", "user:greedy"]
@@ -52,18 +52,22 @@ fn a_server_that_wants_a_token_is_shown_the_one_of_the_file() {
     let path = |path: &std::path::Path| path.to_str().unwrap().to_owned();
     let served =
         Served::start(&["--admin-token-file", &path(&servers), "--check-token-file", &path(&servers)]);
-    let url = format!("http://{}", served.http);
+    let url = format!("http://{}", served.admin);
     let with = |words: &[&str], file: &str| {
         said(&tollgate(&[words, &["--server", &url, "--token-file", file]].concat()))
     };
 
     let (code, told) = said(&tollgate(&["top", "--once", "--server", &url]));
     assert!(code == Some(2) && told.contains("token"), "{told}");
-    for words in [&["top", "--once"][..], &["rules", "list"], &["check", "--user-id", "7", "--plan", "free"]]
-    {
+    for words in [&["top", "--once"][..], &["rules", "list"]] {
         let (code, told) = with(words, &path(&servers));
         assert_eq!(code, Some(0), "{words:?}: {told}");
     }
+    let checks = format!("http://{}", served.http);
+    let words =
+        ["check", "--user-id", "7", "--plan", "free", "--server", &checks, "--token-file", &path(&servers)];
+    let (code, told) = said(&tollgate(&words));
+    assert_eq!(code, Some(0), "{told}");
     let (code, told) = with(&["rules", "disable", "everybody"], &path(&servers));
     assert!(code == Some(2), "a reader changes nothing: {told}");
     let (code, told) = with(&["rules", "disable", "everybody"], &path(&ours));

@@ -38,5 +38,5 @@ pub use key::{Key, KeyPattern, KeySeeds, PatternError, Scope, Space};
 pub use limit::{AlgorithmName, Limit, LimitError};
 pub use rule::{Draft, Rule};
 pub use ruleset::{Matched, RuleIndex, RuleSet, Ruling, SetError};
-pub use tier::{Enforcement, Growth, Holder, KeyHash, Mark, Op, Outcome, StoreError, Tier, Tiers, Verdict};
+pub use tier::{Enforcement, Growth, Holder, KeyHash, Op, Outcome, StoreError, Tier, Tiers, Verdict};
 pub use time::{Micros, Timestamp};

@@ -23,8 +23,6 @@ pub enum Op {
     Refund = 3,
     /// Delete the buckets.
     Reset = 4,
-    /// Give back a charge by its [`Mark`]: only what time has not given back since.
-    Undo = 5,
 }
 
 /// One rule's part in a request.
@@ -40,8 +38,6 @@ pub struct Tier {
     pub hash: KeyHash,
     /// What has become of it.
     pub outcome: Outcome,
-    /// What an undo of the charge names; set where it may be undone or settled later.
-    pub mark: Mark,
     /// Whether the lease calls of this node report the cost as demand.
     pub is_reported: bool,
 }
@@ -93,8 +89,10 @@ pub enum Outcome {
 /// What holds the cost of a row until the request is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
-    /// The bucket was charged; the row's mark names the charge.
-    Charge,
+    /// A hold on the ledger of the bucket: its boundary.
+    Hold(Timestamp),
+    /// A charge of this node's share: the instant from which time repays it.
+    Share(Timestamp),
     /// A lease on this node: its epoch.
     Lease(u64),
 }
@@ -128,21 +126,6 @@ pub enum Growth {
     After(Micros),
     /// When time has repaid enough of this debt of a continuous bucket, in the units of its limit.
     Debt(u64),
-}
-
-/// Identifies a charge among all charges of its bucket. An undo names it, and gives back no more than time has not
-/// given back already.
-///
-/// For a window or a log it is the instant of the charge. A bucket that refills is repaid in the order of its charges:
-/// here it is the instant from which time repays this charge, and how much of the microsecond after it still goes to
-/// earlier charges, in the bucket's own units. For a log that was charged on a lease it is an instant no later than the
-/// entry: the oldest entries since are changed, and none that would have counted for longer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Mark {
-    /// The instant, on the store's clock.
-    pub at: Timestamp,
-    /// What of the microsecond after it belongs to earlier charges. For a log: not 0 if any entry since may be meant.
-    pub rest: u64,
 }
 
 /// Why a store gave no answer.
@@ -180,7 +163,6 @@ impl Op {
             Op::Peek => "peek",
             Op::Refund => "refund",
             Op::Reset => "reset",
-            Op::Undo => "undo",
         }
     }
 
@@ -204,15 +186,7 @@ impl Tier {
     /// A row that no store has answered yet.
     #[inline]
     pub const fn new(rule: RuleIndex, enforcement: Enforcement, cost: u64, hash: KeyHash) -> Self {
-        Tier {
-            rule,
-            enforcement,
-            cost,
-            hash,
-            outcome: Outcome::Pending,
-            mark: Mark::at(Timestamp::from_micros(0)),
-            is_reported: false,
-        }
+        Tier { rule, enforcement, cost, hash, outcome: Outcome::Pending, is_reported: false }
     }
 
     /// Whether no store has answered yet.
@@ -261,18 +235,6 @@ impl Tier {
     #[inline]
     pub fn refuses(&self) -> bool {
         self.enforces() && self.answer().is_some_and(|verdict| !verdict.allowed)
-    }
-}
-
-impl Mark {
-    /// A whole instant.
-    pub const fn at(at: Timestamp) -> Self {
-        Mark { at, rest: 0 }
-    }
-
-    /// This instant or later.
-    pub const fn since(at: Timestamp) -> Self {
-        Mark { at, rest: 1 }
     }
 }
 

@@ -9,7 +9,7 @@ use arc_swap::{ArcSwap, Guard};
 /// How often the files are looked at.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// A value made from files. Files that make no sense any more leave the last good value in place.
+/// A value made from files, and what it is while they make no sense.
 #[derive(Debug)]
 pub(crate) struct Kept<T>(ArcSwap<T>);
 
@@ -17,8 +17,8 @@ pub(crate) struct Kept<T>(ArcSwap<T>);
 type Stamp = Vec<Option<(SystemTime, u64)>>;
 
 impl<T: Send + Sync + 'static> Kept<T> {
-    /// Makes the value, and again whenever one of `files` changes, for as long as somebody has use for it. Must be
-    /// called within a runtime.
+    /// Makes the value, and again whenever one of `files` changes, until it is dropped. While the files cannot be read or
+    /// make no sense, the value is `otherwise()`, or the last good one if that is `None`. Must be called within a runtime.
     ///
     /// # Errors
     ///
@@ -27,6 +27,7 @@ impl<T: Send + Sync + 'static> Kept<T> {
         what: &'static str,
         files: Vec<PathBuf>,
         make: impl Fn() -> Result<T, E> + Send + 'static,
+        otherwise: impl Fn() -> Option<T> + Send + 'static,
     ) -> Result<Arc<Self>, E> {
         let mut seen = stamp(&files);
         let kept = Arc::new(Kept(ArcSwap::from_pointee(make()?)));
@@ -48,10 +49,14 @@ impl<T: Send + Sync + 'static> Kept<T> {
                     }
                     Err(error) => {
                         let error: &(dyn std::error::Error + 'static) = &error;
-                        tracing::warn!(
-                            error,
-                            "{what}: the files changed and make no sense; the old ones stay"
-                        );
+                        let effect = match otherwise() {
+                            Some(value) => {
+                                kept.0.store(Arc::new(value));
+                                "all of them are refused"
+                            }
+                            None => "the last good ones stay in use",
+                        };
+                        tracing::warn!(error, "{what}: the files cannot be used; {effect}");
                     }
                 }
             }
@@ -59,7 +64,7 @@ impl<T: Send + Sync + 'static> Kept<T> {
         Ok(kept)
     }
 
-    /// The value as of the last good files.
+    /// The value.
     pub(crate) fn get(&self) -> Guard<Arc<T>> {
         self.0.load()
     }

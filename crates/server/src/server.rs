@@ -6,30 +6,39 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::http::App;
+use futures_util::FutureExt as _;
+use futures_util::future::OptionFuture;
+
+use crate::http::{App, Plane};
 use crate::listen::{Listener, Patience, TlsError, TlsFiles};
 use crate::telemetry::Observe;
 
 /// Where and how to listen.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The HTTP API; port 0 takes a free one.
+    /// Decisions; port 0 takes a free one.
     pub http: SocketAddr,
-    /// TLS on every listener.
+    /// The admin API and the dashboard.
+    pub admin: SocketAddr,
+    /// `/metrics` alone, without a credential.
+    pub metrics: Option<SocketAddr>,
+    /// TLS on every listener but that of the metrics.
     pub tls: Option<TlsFiles>,
     /// How much a listener bears.
     pub patience: Patience,
     /// Which requests are looked at.
     pub observe: Observe,
-    /// Written when every listener is up: `{"http": "127.0.0.1:41234"}`.
+    /// Written when every listener is up: `{"http": "127.0.0.1:41234", "admin": "127.0.0.1:41235"}`.
     pub ready_file: Option<PathBuf>,
 }
 
 impl Config {
-    /// The HTTP API there, and nothing else.
-    pub fn new(http: SocketAddr) -> Self {
+    /// These two listeners, and nothing else.
+    pub fn new(http: SocketAddr, admin: SocketAddr) -> Self {
         Config {
             http,
+            admin,
+            metrics: None,
             tls: None,
             patience: Patience::default(),
             observe: Observe::nothing(),
@@ -72,6 +81,8 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Server {
     http: Listener,
+    admin: Listener,
+    metrics: Option<Listener>,
     app: App,
 }
 
@@ -84,19 +95,39 @@ impl Server {
     pub async fn bind(config: &Config, app: App) -> Result<Self, ServerError> {
         let tls = config.tls.clone().map(TlsFiles::keep).transpose();
         let tls = tls.map_err(|source| ServerError::Tls { source })?;
-        let refused = |source| ServerError::Listen { what: "http", address: config.http, source };
-        let traffic = Arc::clone(app.traffic());
-        let http = Listener::bind(config, tls, traffic).await.map_err(refused)?;
+        let open = async |what, plane, address, tls| {
+            let listener = Listener::bind(plane, address, config, tls, Arc::clone(app.traffic())).await;
+            listener.map_err(|source| ServerError::Listen { what, address, source })
+        };
+        let http = open("http", Plane::Data, config.http, tls.clone()).await?;
+        let admin = open("admin", Plane::Admin, config.admin, tls).await?;
+        let metrics = match config.metrics {
+            Some(address) => Some(open("metrics", Plane::Metrics, address, None).await?),
+            None => None,
+        };
+        app.set_checks_at(http.address());
+        let server = Server { http, admin, metrics, app };
         if let Some(path) = &config.ready_file {
-            write_ready_file(path, http.address())
+            server
+                .write_ready_file(path)
                 .map_err(|source| ServerError::ReadyFile { path: path.clone(), source })?;
         }
-        Ok(Server { http, app })
+        Ok(server)
     }
 
-    /// Where the HTTP API listens.
+    /// Where decisions are answered.
     pub const fn http(&self) -> SocketAddr {
         self.http.address()
+    }
+
+    /// Where the admin API and the dashboard are.
+    pub const fn admin(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    /// Where `/metrics` is alone.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(Listener::address)
     }
 
     /// Serves until `stop` is done, then finishes what is in flight.
@@ -105,14 +136,21 @@ impl Server {
         let stop = async move {
             stop.await;
             events.close(); // who only listens would keep us waiting
-        };
-        self.http.serve(self.app, stop).await;
+        }
+        .shared();
+        let serve = |listener: Listener| listener.serve(self.app.clone(), stop.clone());
+        let metrics = OptionFuture::from(self.metrics.map(serve));
+        tokio::join!(serve(self.http), serve(self.admin), metrics);
     }
-}
 
-/// Written beside and moved into place, so that whoever waits for the file never reads half of it.
-fn write_ready_file(path: &Path, http: SocketAddr) -> io::Result<()> {
-    let unfinished = path.with_extension("unfinished");
-    std::fs::write(&unfinished, serde_json::json!({ "http": http }).to_string())?;
-    std::fs::rename(unfinished, path)
+    /// Writes a temporary file and renames it, so that no reader sees half of it.
+    fn write_ready_file(&self, path: &Path) -> io::Result<()> {
+        let unfinished = path.with_extension("unfinished");
+        let mut addresses = serde_json::json!({ "http": self.http(), "admin": self.admin() });
+        if let Some(metrics) = self.metrics() {
+            addresses["metrics"] = metrics.to_string().into();
+        }
+        std::fs::write(&unfinished, addresses.to_string())?;
+        std::fs::rename(unfinished, path)
+    }
 }

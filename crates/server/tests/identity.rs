@@ -18,7 +18,7 @@ async fn serve(keys: &[&str]) -> SocketAddr {
     let rules = rules::parse("rules.yaml", &format!("rules:\n{}", rules.join("\n"))).unwrap();
     let limiter = Limiter::new(rules, AnyStore::from(MemoryStore::new()));
     let app = App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned()));
-    let config = Config::new(([127, 0, 0, 1], 0).into());
+    let config = Config::new(([127, 0, 0, 1], 0).into(), ([127, 0, 0, 1], 0).into());
     let server = Server::bind(&config, app).await.unwrap();
     let address = server.http();
     tokio::spawn(server.run(std::future::pending()));

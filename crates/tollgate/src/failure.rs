@@ -83,7 +83,10 @@ impl Failure {
         }
         let new = || Shares::new(store.clock().clone(), self.nodes, self.bounds);
         let shares = store.shares().unwrap_or_else(|| self.shares.get_or_init(new));
+        // What a policy admits is not settled.
+        let reservation = call.reservation.take();
         shares.run(call, |tier| local.iter().any(|(rule, _)| *rule == tier.rule));
+        call.reservation = reservation;
         for (rule, error) in local {
             let Some(tier) = call.tiers.iter_mut().find(|tier| tier.rule == rule) else { continue };
             if let Some(verdict) = tier.answer().copied() {

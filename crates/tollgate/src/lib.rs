@@ -52,15 +52,16 @@ pub use limiter::{Answer, BucketPreview, Explanation, Limiter, Snapshot};
 pub use meter::{CLASSES_US, Histogram, HistogramCounts, StoreCalls};
 pub use plans::Plans;
 pub use request::Request;
-pub use reserve::{ReservationId, ReservationIdError, ReserveError, Reserved, SettleError, Settled};
+pub use reserve::{
+    Reservation, ReservationId, ReservationIdError, ReservationLimit, ReserveError, Reserved, SettleError,
+    Settled,
+};
 pub use shares::Shares;
 #[cfg(feature = "redis")]
 pub use store::leased::{Held, LeaseStats, LeasedStore};
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisBuilder, RedisConfigError, RedisStats, RedisStore};
-pub use store::{
-    About, AnyStore, Bounds, Call, Deadline, Difference, Due, MemoryStats, MemoryStore, NoteName, Store,
-};
+pub use store::{AnyStore, Bounds, Call, Deadline, MemoryStats, MemoryStore, Store};
 pub use tollgate_core as core;
 pub use tollgate_core::limit::Ticks;
 pub use tollgate_core::{

@@ -10,8 +10,8 @@ use arc_swap::{ArcSwap, Guard};
 use tollgate_core::algorithm::{Bucket, Demand, State};
 use tollgate_core::rule::{Consistency, Mismatch};
 use tollgate_core::{
-    Decision, Descriptor, Mark, Micros, Op, Outcome, Rule, RuleIndex, RuleSet, Status, StoreError, Tier,
-    Tiers, Timestamp, Verdict,
+    Decision, Descriptor, Micros, Op, Outcome, Rule, RuleIndex, RuleSet, Status, StoreError, Tier, Tiers,
+    Timestamp, Verdict,
 };
 
 use crate::audit::Violations;
@@ -21,6 +21,7 @@ use crate::key_seeds::key_seeds;
 use crate::meter::{StoreCalls, StoreMeter};
 use crate::plans::Plans;
 use crate::request::Request;
+use crate::reserve::Reservation;
 use crate::store::{AnyStore, Bounds, Call, Store, window};
 
 /// Decides requests by rules.
@@ -90,15 +91,13 @@ pub struct BucketPreview {
     pub after: Verdict,
 }
 
-/// What a call to the store is for.
+/// Whether a refusal is recorded as a violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// An answer; a refusal is not recorded as a violation.
-    Answer,
-    /// An answer; a refusal is recorded.
-    Check,
-    /// A charge that may be settled later; a refusal is recorded.
-    Reservation,
+pub(crate) enum Recording {
+    /// It is not.
+    Nothing,
+    /// It is.
+    Refusals,
 }
 
 /// A call that is under way. If the decision is dropped before it is finished, what the store holds is given back.
@@ -229,7 +228,13 @@ impl<S: Store> Limiter<S> {
 
     /// The whole flow: match, decide at the store or without it, answer.
     #[inline]
-    pub(crate) async fn decide(&self, request: Request<'_, S>, op: Op, purpose: Purpose) -> Answer {
+    pub(crate) async fn decide(
+        &self,
+        request: Request<'_, S>,
+        op: Op,
+        recording: Recording,
+        reservation: Option<&mut Reservation>,
+    ) -> Answer {
         let mut answer = self.start(&request);
         if self.plans.is_some() {
             answer.plan = self.plan(request.descriptor).await;
@@ -239,7 +244,7 @@ impl<S: Store> Limiter<S> {
         if self.match_rules(&mut answer, descriptor, request.cost) {
             let mut call = Call::new(op, &answer.rules, descriptor, answer.decision.rows());
             call.max_wait = request.max_wait;
-            call.is_reservation = purpose == Purpose::Reservation;
+            call.reservation = reservation;
             let mut unfinished = Unfinished::new(self, call);
             answer.at = match self.store.run_now(&mut unfinished.call) {
                 Some(at) => at,
@@ -248,7 +253,7 @@ impl<S: Store> Limiter<S> {
             unfinished.finish();
             self.conclude(&mut answer);
         }
-        if purpose != Purpose::Answer {
+        if recording == Recording::Refusals {
             self.record(&request, &answer);
         }
         answer
@@ -334,12 +339,10 @@ impl<S: Store> Limiter<S> {
         rule: &Rule,
         request: &Descriptor<'_>,
         cost: u64,
-        mark: Mark,
     ) -> Result<(Verdict, Timestamp), StoreError> {
         let rules = RuleSet::of(rule.clone());
         let hash = key_seeds().hash(rule.key(request));
-        let tier = Tier { mark, ..Tier::new(0, rule.enforcement(), cost, hash) };
-        let mut tiers = Tiers::from_iter([tier]);
+        let mut tiers = Tiers::from_iter([Tier::new(0, rule.enforcement(), cost, hash)]);
         let mut call = Call::new(op, &rules, request, &mut tiers);
         let at = self.store.run(&mut call).await;
         match call.error() {
@@ -367,7 +370,7 @@ impl<S: Store> Limiter<S> {
             let left = until(deadline);
             // A refusal on the way is not a violation: the caller waits as it should.
             let waiting = request.clone().max_wait(left);
-            let answer = self.decide(waiting, Op::Charge, Purpose::Answer).await;
+            let answer = self.decide(waiting, Op::Charge, Recording::Nothing, None).await;
             if answer.allowed() {
                 self.clock().sleep(answer.delay()).await;
                 return answer;
@@ -376,7 +379,7 @@ impl<S: Store> Limiter<S> {
                 Some(wait) if wait <= left => {
                     let turn = self.clock().now().after(wait);
                     // Only the deadline refuses it: waiting outside does not shorten the queue.
-                    let peeked = self.decide(request.clone(), Op::Peek, Purpose::Answer).await;
+                    let peeked = self.decide(request.clone(), Op::Peek, Recording::Nothing, None).await;
                     if peeked.allowed() && peeked.delay() > until(deadline) {
                         self.record(&request, &answer);
                         return answer;
@@ -434,7 +437,7 @@ impl<S: Store> Limiter<S> {
         request: &Descriptor<'_>,
         cost: u64,
     ) -> Result<BucketPreview, StoreError> {
-        let (_, at) = self.run_rule(Op::Peek, rule, request, cost, Mark::default()).await?;
+        let (_, at) = self.run_rule(Op::Peek, rule, request, cost).await?;
         self.preview_bucket(rule, request, cost, at).await
     }
 
@@ -449,7 +452,7 @@ impl<S: Store> Limiter<S> {
         let state = self.store.inspect(rule, key).await?;
         if rule.consistency() != Consistency::Exact && self.store.shares().is_some() {
             // Leased tokens, or this node's share, are not in the state.
-            let (before, _) = self.run_rule(Op::Peek, rule, request, cost, Mark::default()).await?;
+            let (before, _) = self.run_rule(Op::Peek, rule, request, cost).await?;
             let taken = if before.allowed { cost } else { 0 };
             let after = Verdict { remaining: before.remaining.saturating_sub(taken), ..before };
             return Ok(BucketPreview { rule: 0, state, before, after });
@@ -470,7 +473,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// The store gave no answer.
     pub async fn reset_bucket(&self, rule: &Rule, request: &Descriptor<'_>) -> Result<(), StoreError> {
-        self.run_rule(Op::Reset, rule, request, 1, Mark::default()).await.map(drop)
+        self.run_rule(Op::Reset, rule, request, 1).await.map(drop)
     }
 
     /// The rules as they are now.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate_core::{Descriptor, Micros, Op, RuleSet, StoreError, Timestamp};
 
-use crate::limiter::{Answer, Limiter, Purpose};
+use crate::limiter::{Answer, Limiter, Recording};
 use crate::reserve::{ReserveError, Reserved};
 use crate::store::{AnyStore, Store};
 
@@ -34,13 +34,14 @@ pub struct Request<'a, S = AnyStore> {
     pub(crate) cost: u64,
     pub(crate) max_wait: Micros,
     pub(crate) rules: Option<Arc<RuleSet>>,
+    pub(crate) caller: Option<&'a str>,
 }
 
 impl<'a, S: Store> Request<'a, S> {
     /// A request of cost 1 that may wait for any time, decided by the limiter's rules.
     #[inline]
     pub(crate) const fn new(limiter: &'a Limiter<S>, descriptor: &'a Descriptor<'a>) -> Self {
-        Request { limiter, descriptor, cost: 1, max_wait: Micros::MAX, rules: None }
+        Request { limiter, descriptor, cost: 1, max_wait: Micros::MAX, rules: None, caller: None }
     }
 
     /// The same with this cost. A cost of 0 passes and charges nothing.
@@ -63,6 +64,13 @@ impl<'a, S: Store> Request<'a, S> {
         Request { rules: Some(rules.into()), ..self }
     }
 
+    /// The same with the name of the caller: one caller may have at most a sixteenth of all unsettled
+    /// [reservations](Self::reserve).
+    #[must_use]
+    pub fn caller(self, caller: &'a str) -> Self {
+        Request { caller: Some(caller), ..self }
+    }
+
     /// Decides the request and charges its cost if it is allowed.
     ///
     /// While the store is unavailable, each rule's `on_store_failure` decides, and the answer says so
@@ -70,7 +78,7 @@ impl<'a, S: Store> Request<'a, S> {
     /// answer says why ([`Decision::invalid_cost`](crate::Decision::invalid_cost)).
     #[inline]
     pub fn check(self) -> impl Future<Output = Answer> + use<'a, S> {
-        self.limiter.decide(self, Op::Charge, Purpose::Check)
+        self.limiter.decide(self, Op::Charge, Recording::Refusals, None)
     }
 
     /// As [`check`](Self::check), without waiting; `None`, and nothing done, where the store or a plan has to be waited for.
@@ -88,7 +96,7 @@ impl<'a, S: Store> Request<'a, S> {
 
     /// Answers what [`check`](Self::check) would, and charges nothing.
     pub fn peek(self) -> impl Future<Output = Answer> + use<'a, S> {
-        self.limiter.decide(self, Op::Peek, Purpose::Answer)
+        self.limiter.decide(self, Op::Peek, Recording::Nothing, None)
     }
 
     /// Gives the cost back to every limit that matches the request. Nothing is given back where the cost is invalid.
@@ -133,7 +141,7 @@ impl<'a, S: Store> Request<'a, S> {
     ///
     /// # Errors
     ///
-    /// The request could have passed, but its reservation could not be kept. It is charged nothing.
+    /// The request costs nothing, or there is no room for its record. It is charged nothing.
     pub async fn reserve(self, ttl: impl Into<Micros>) -> Result<Reserved, ReserveError> {
         self.limiter.reserve(self, ttl.into()).await
     }

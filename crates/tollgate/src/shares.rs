@@ -14,6 +14,7 @@ use tollgate_core::limit::Rank;
 use tollgate_core::{Holder, Limit, Micros, Op, Outcome, Tier, Timestamp, Verdict};
 
 use crate::clock::Clock;
+use crate::store::memory::Charged;
 use crate::store::{Bounds, Call, MemoryStore};
 
 /// How long a node counts as a member after its last heartbeat.
@@ -96,53 +97,40 @@ impl Shares {
         let is_local = |at: usize| local[at];
         let others = (0..local.len()).any(|at| !local[at] && undecided(&call.tiers[at]));
         let holds = others && call.op == Op::Charge;
-        let at = self.buckets.run_rows(call, &rules, is_local, holds || call.is_reservation);
+        let reserves = call.reservation.is_some();
+        let mut charged = Charged::new();
+        let at = self.buckets.run_rows(call, &rules, is_local, (holds || reserves).then_some(&mut charged));
         let refused = call.refuses();
         for (at, tier) in call.tiers.iter_mut().enumerate().filter(|(at, _)| local[*at]) {
             let Outcome::Decided(verdict) = tier.outcome else { continue };
             let verdict = verdict.resolved(rules.rule(tier.rule).limit());
-            let charged = verdict.allowed && tier.cost > 0 && !refused && tier.enforces();
-            tier.outcome = if holds && charged {
-                Outcome::Held { if_passed: verdict, holder: Holder::Charge }
-            } else {
-                Outcome::Decided(verdict)
+            let since = charged.iter().find(|(row, _)| *row == at).map(|(_, since)| *since);
+            tier.outcome = match since.filter(|_| holds && !refused && tier.enforces()) {
+                Some(since) => Outcome::Held { if_passed: verdict, holder: Holder::Share(since) },
+                None => Outcome::Decided(verdict),
             };
-            debug_assert!(local[at]);
+        }
+        if reserves {
+            self.buckets.record(call, &rules, &charged);
         }
         at
     }
 
-    /// Gives back the charges of held rows that `is_local` selects, and makes them final.
-    pub(crate) fn give_back(&self, call: &mut Call<'_>, is_local: impl Fn(&Tier) -> bool) {
-        let rules = call.rules.divided(self.rank());
-        let held: SmallVec<[bool; 4]> = call
-            .tiers
-            .iter()
-            .map(|tier| {
-                matches!(tier.outcome, Outcome::Held { holder: Holder::Charge, .. })
-                    && is_local(tier)
-                    && rules.rule(tier.rule).limit().is_some()
-            })
-            .collect();
-        if !held.contains(&true) {
-            return;
-        }
-        let before = call.op;
-        call.op = Op::Undo;
-        let verdicts: SmallVec<[Option<Verdict>; 4]> =
-            call.tiers.iter().map(|tier| tier.answer().copied()).collect();
-        for (tier, held) in call.tiers.iter_mut().zip(&held) {
-            if *held {
-                tier.outcome = Outcome::Pending;
+    /// Ends what is held by charges of shares: they stand, or are given back.
+    pub(crate) fn finish(&self, call: &mut Call<'_>, passes: bool) {
+        let mut divided = None;
+        for tier in call.tiers.iter_mut() {
+            let Outcome::Held { if_passed, holder: Holder::Share(since) } = tier.outcome else { continue };
+            tier.outcome = Outcome::Decided(if_passed);
+            if !passes {
+                let rules = divided.get_or_insert_with(|| call.rules.divided(self.rank()));
+                let rule = rules.rule(tier.rule);
+                if rule.limit().is_some() {
+                    self.buckets.give_back(tier, rule, rule.key(call.request), since);
+                }
+                tier.outcome = Outcome::Decided(if_passed.given_back(tier.cost, None));
             }
         }
-        self.buckets.run_rows(call, &rules, |at| held[at], false);
-        for ((tier, held), verdict) in call.tiers.iter_mut().zip(&held).zip(verdicts) {
-            if let Some(verdict) = verdict.filter(|_| *held) {
-                tier.outcome = Outcome::Decided(verdict.given_back(tier.cost, None));
-            }
-        }
-        call.op = before;
     }
 
     /// The buckets, for operations on one of them.

@@ -146,7 +146,11 @@ impl<S: Store> Keeper<S> {
         let asked = self.limiter.request(&descriptor).max_wait(max_wait);
         let (answer, reservation) = match &self.reserve {
             None => (asked.cost(cost).check().await, None),
-            Some(reserve) => self.reserve(reserve, asked, cost).await?,
+            Some(reserve) => {
+                let caller = descriptor.text("user_id").or_else(|| descriptor.text("ip"));
+                let asked = caller.iter().fold(asked, |asked, caller| asked.caller(caller));
+                self.reserve(reserve, asked, cost).await?
+            }
         };
         self.pass(&answer, &descriptor, reservation)
     }

@@ -18,8 +18,8 @@ use tollgate::core::algorithm::State;
 use tollgate::core::{HeaderForm, HeaderSet, Key, PartitionSecret, ResetForm};
 use tollgate::plans::{PlanOptions, Plans};
 use tollgate::{
-    Bounds, Call, Clock, Descriptor, Due, Limiter, MemoryStore, Micros, NoteName, Outcome, ReservationId,
-    Rule, Store, StoreError, Timestamp, rules,
+    Bounds, Call, Clock, Descriptor, Limiter, MemoryStore, Micros, Outcome, ReservationId, Rule, SettleError,
+    Settled, Store, StoreError, Timestamp, rules,
 };
 use tollgate_tower::{Identify, MaxWait, TollgateLayer};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
@@ -385,14 +385,8 @@ impl Store for Gone {
     async fn inspect(&self, _: &Rule, _: Key<'_>) -> Result<Option<State>, StoreError> {
         Err(StoreError::Unreachable)
     }
-    async fn keep(&self, _: NoteName, _: &[u8], _: Micros) -> Result<Option<Vec<u8>>, StoreError> {
-        Err(StoreError::Unreachable)
-    }
-    async fn recall(&self, _: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
-        Err(StoreError::Unreachable)
-    }
-    async fn settle(&self, _: ReservationId, _: &[Due<'_>], _: Micros) -> Result<Vec<u64>, StoreError> {
-        Err(StoreError::Unreachable)
+    async fn settle(&self, _: ReservationId, _: u64) -> Result<Settled, SettleError> {
+        Err(StoreError::Unreachable.into())
     }
     fn clock(&self) -> &Clock {
         &self.0

@@ -15,7 +15,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use serde_json::json;
 use tollgate::{Clock, Descriptor, Limiter, MemoryStore, SettleError};
-use tollgate_tower::{Identify, Reservation, TollgateLayer};
+use tollgate_tower::{Reservation, TollgateLayer};
 use tower::util::BoxCloneService;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
@@ -133,17 +133,18 @@ async fn where_no_limit_applies_there_is_nothing_to_settle() {
 
 #[tokio::test]
 async fn a_reservation_that_cannot_be_kept_is_503_and_charged_nothing() {
-    let (limiter, _) = limiter("  - { name: tokens, key: 'user:{user_id}', limit: 100/d }");
-    let long = || "x".repeat(70_000);
-    let layer = TollgateLayer::new(Arc::clone(&limiter))
-        .identify(Identify::new().with(move |_, facts| facts.set("user_id", long())))
-        .reserve(Duration::from_secs(60));
+    let (limiter, _) = limiter("  - { name: tokens, key: 'ip:{ip}', limit: 1000000/d }");
+    let other = Descriptor::new().with("ip", "192.0.2.1");
+    while limiter.request(&other).reserve(Duration::from_secs(60)).await.is_ok() {}
+    let layer = TollgateLayer::new(Arc::clone(&limiter)).reserve(Duration::from_secs(60));
     let inner = Inner::default();
     let answer = send(&inner.behind(&layer), from("203.0.113.7", "/")).await;
     assert_eq!((answer.status, inner.calls()), (StatusCode::SERVICE_UNAVAILABLE, 0));
     assert_eq!(answer.header("retry-after"), "1");
     let problem = answer.json();
     assert_eq!((&problem["title"], &problem["retry_after_ms"]), (&json!("no reservation"), &json!(1_000)));
-    let user = Descriptor::new().with("user_id", "x".repeat(70_000));
-    assert_eq!(limiter.request(&user).peek().await.remaining(), Some(100));
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("there are 100000 unsettled reservations"), "{detail}");
+    let address = Descriptor::new().with("ip", "203.0.113.7");
+    assert_eq!(limiter.request(&address).peek().await.remaining(), Some(1_000_000));
 }

@@ -117,6 +117,18 @@ fn keys_without_room_never_get_more_than_one_bucket_together() {
 }
 
 #[test]
+fn requests_over_two_shards_without_room_neither_deadlock_nor_exceed_the_limit() {
+    check(|| {
+        // Which keys share a shard depends on the seeds of the process: several users cover both cases.
+        let world = World::new(&["1/h", "9/h"], 2, 2);
+        let first = world.charge("x", &[0, 1]);
+        let each = |user| vec![(user, &[0, 1][..])];
+        let admitted = usize::from(first) + race(&world, vec![each("a"), each("b"), each("c")]);
+        assert!(admitted <= 2 + 1, "{admitted} admitted by two buckets and the overflow bucket");
+    });
+}
+
+#[test]
 fn a_limited_key_is_never_handed_a_fresh_quota() {
     check(|| {
         let world = World::new(&["1/h"], 2, 2);

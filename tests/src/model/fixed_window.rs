@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::windows::{clock_window, periodic};
-use super::{Bucket, Mark, Phase};
+use super::{Bucket, Phase};
 
 /// What was counted in one window.
 #[derive(Debug, Clone)]
@@ -79,10 +79,10 @@ impl Bucket for FixedWindow {
         self.count += cost;
     }
 
-    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
-        let counts = self.window.contains(&i128::from(mark.at_us));
+    fn take_out(&mut self, unused: i128, _: i128, since: i128) -> bool {
+        let counts = self.window.contains(&since);
         if counts {
-            self.give_back(cost);
+            self.give_back(unused);
         }
         counts
     }

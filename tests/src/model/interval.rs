@@ -1,6 +1,6 @@
 //! Tokens that come back several at a time, on ticks counted from an anchor.
 
-use super::{Bucket, EXCESS_LIFETIME_US, Mark, floor_to};
+use super::{Bucket, EXCESS_LIFETIME_US, floor_to};
 
 /// A bucket of which `used` tokens are missing; `refill` of them come back at every tick after `anchor`.
 #[derive(Debug, Clone)]
@@ -108,12 +108,17 @@ impl Bucket for Interval {
         self.used += cost;
     }
 
-    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
-        let paced = (self.anchor - i128::from(mark.at_us)).max(0) * self.refill;
-        let came_back = (paced - i128::from(mark.rest)).max(0) / self.interval;
-        let left = (cost.min(self.capacity) - came_back).max(0).min(self.used);
-        self.used -= left;
-        left > 0
+    fn take_out(&mut self, unused: i128, price: i128, since: i128) -> bool {
+        let repaid = (self.anchor - since).max(0) * self.refill / self.interval;
+        let given = (price.min(self.capacity) - repaid).max(0).min(unused).min(self.used);
+        self.used -= given;
+        given > 0
+    }
+
+    fn repaid_from(&self) -> i128 {
+        let idle = if self.aligned { floor_to(self.last, self.interval) } else { self.last };
+        let anchor = if self.used == 0 { idle } else { self.anchor };
+        anchor + self.used * self.interval / self.refill
     }
 
     fn give_back(&mut self, cost: i128) {

@@ -1,6 +1,6 @@
 //! A queue that drains at a steady pace: a token bucket that also tells how long to wait.
 
-use super::{Bucket, Mark, TokenBucket};
+use super::{Bucket, TokenBucket};
 
 /// A token bucket with room for the queue and the one that is being served.
 #[derive(Debug, Clone)]
@@ -62,8 +62,12 @@ impl Bucket for Leaky {
         self.bucket.take(cost);
     }
 
-    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
-        self.bucket.take_out(cost, mark)
+    fn take_out(&mut self, unused: i128, price: i128, since: i128) -> bool {
+        self.bucket.take_out(unused, price, since)
+    }
+
+    fn repaid_from(&self) -> i128 {
+        self.bucket.repaid_from()
     }
 
     fn give_back(&mut self, cost: i128) {

@@ -106,14 +106,13 @@ pub struct Hit {
     pub shadow: bool,
 }
 
-/// What is known of a charge that is to be undone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
-    /// When it was made, or, of a bucket that refills, from when on it was paid back.
-    pub at_us: i64,
-    /// What of the microsecond after that went to earlier charges: in shares of a token, of which there are as many as
-    /// the reduced rate has below its line, or as an interval has microseconds.
-    pub rest: u64,
+/// A charge that is settled later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Charge {
+    /// What was charged.
+    pub hit: Hit,
+    /// When that was, or, of a bucket that refills, from when on it is repaid. Rounded down.
+    pub since_us: i128,
 }
 
 /// One bucket's answer. Waits are in microseconds.
@@ -187,7 +186,7 @@ impl Model {
     }
 
     /// As [`check`](Self::check) where every hit lives in a place of its own: each is charged on its own, and if one is
-    /// refused, what the others took is undone at once. The numbers are the same. A bucket that would have given what
+    /// refused, what the others hold is returned at once. The numbers are the same. A bucket that would have given what
     /// another refused is written, where otherwise it would not be.
     pub fn check_apart(&mut self, now_us: u64, hits: &[Hit]) -> Vec<Verdict> {
         let verdicts = self.peek(now_us, hits);
@@ -195,15 +194,52 @@ impl Model {
         let answers = self.check(now_us, hits);
         for (hit, verdict) in hits.iter().zip(&verdicts) {
             if !passes && !hit.shadow && verdict.allowed && hit.cost > 0 {
-                self.charge_and_undo(now_us, hit);
+                self.hold_and_return(now_us, hit);
             }
         }
         answers
     }
 
-    /// Gives back what is left of charges with these marks, one for each hit.
-    pub fn undo(&mut self, now_us: u64, hits: &[Hit], marks: &[Mark]) -> Vec<Verdict> {
-        hits.iter().zip(marks).map(|(hit, mark)| self.undo_one(now_us, hit, *mark)).collect()
+    /// The charges that a request of these hits makes, if it passes.
+    pub fn charges(&self, now_us: u64, hits: &[Hit]) -> Vec<Charge> {
+        let verdicts = self.peek(now_us, hits);
+        if hits.iter().zip(&verdicts).any(|(hit, verdict)| !hit.shadow && !verdict.allowed) {
+            return Vec::new();
+        }
+        let charged = hits.iter().zip(&verdicts).filter(|(hit, verdict)| verdict.allowed && hit.cost > 0);
+        charged
+            .map(|(hit, _)| Charge {
+                hit: hit.clone(),
+                since_us: self.view(now_us, hit).state.bucket().repaid_from(),
+            })
+            .collect()
+    }
+
+    /// Settles charges of one cost with another: gives the rest back, or charges what is missing as far as it fits. Answers
+    /// what did not fit, of the hit with the most.
+    pub fn settle(&mut self, now_us: u64, charges: &[Charge], actual: u64) -> u64 {
+        let unpaid = charges.iter().map(|charge| self.settle_one(now_us, charge, actual));
+        unpaid.max().unwrap_or(0)
+    }
+
+    fn settle_one(&mut self, now_us: u64, Charge { hit, since_us }: &Charge, actual: u64) -> u64 {
+        let mut view = self.view(now_us, hit);
+        let bucket = view.state.bucket_mut();
+        if actual <= hit.cost {
+            let unused = i128::from(hit.cost - actual);
+            if unused > 0 && view.is_stored && bucket.take_out(unused, hit.cost.into(), *since_us) {
+                self.write_less(hit, &view);
+            }
+            return 0;
+        }
+        let missing = i128::from(actual - hit.cost);
+        let fits = missing.min(bucket.remaining().max(0));
+        if fits > 0 {
+            bucket.take(fits);
+            self.clock_steps += u64::from(view.stepped.is_some());
+            self.states.insert(hit.key.clone(), view.state.clone());
+        }
+        if hit.shadow { 0 } else { u64::try_from(missing - fits).expect("no more than what is missing") }
     }
 
     /// Forgets the key.
@@ -231,19 +267,10 @@ impl Model {
         view.verdict(true, Some(0), 0)
     }
 
-    fn undo_one(&mut self, now_us: u64, hit: &Hit, mark: Mark) -> Verdict {
-        let mut view = self.view(now_us, hit);
-        if hit.cost > 0 && view.is_stored && view.state.bucket_mut().take_out(hit.cost.into(), mark) {
-            self.write_less(hit, &view);
-        }
-        view.verdict(true, Some(0), 0)
-    }
-
-    /// Writes the bucket as it is after a take and its undo, both now.
-    fn charge_and_undo(&mut self, now_us: u64, hit: &Hit) {
-        let mut view = self.view(now_us, hit);
-        view.state.bucket_mut().take(hit.cost.into());
-        view.state.bucket_mut().give_back(hit.cost.into());
+    /// Writes the bucket as it is after a hold and its return, both now: with the time until now credited. What is held is
+    /// not used, so a bucket of which only excess is left keeps its ticks.
+    fn hold_and_return(&mut self, now_us: u64, hit: &Hit) {
+        let view = self.view(now_us, hit);
         self.write_less(hit, &view);
     }
 
@@ -353,8 +380,12 @@ trait Bucket {
     fn take(&mut self, cost: i128);
     /// Counts `cost` as not used after all.
     fn give_back(&mut self, cost: i128);
-    /// Counts what still counts of a `cost` that was taken as not used after all; whether anything did.
-    fn take_out(&mut self, cost: i128, mark: Mark) -> bool;
+    /// Counts the unused part of a price that was taken as not used after all, as far as it still counts; whether it does.
+    fn take_out(&mut self, unused: i128, price: i128, since: i128) -> bool;
+    /// From when on what is taken now is repaid.
+    fn repaid_from(&self) -> i128 {
+        self.last()
+    }
 }
 
 /// The bucket of any algorithm.

@@ -1,7 +1,7 @@
 //! Two counts that stand for a sliding window: this one, and what still matters of the one before.
 
 use super::windows::{clock_window, periodic};
-use super::{Bucket, Mark, Phase};
+use super::{Bucket, Phase};
 
 /// The counts of the window that begins at `start` and of the one before it.
 #[derive(Debug, Clone)]
@@ -106,13 +106,12 @@ impl Bucket for SlidingCounter {
         self.current += cost;
     }
 
-    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
-        let charged_at = i128::from(mark.at_us);
-        if !(self.start - self.length..self.start + self.length).contains(&charged_at) {
+    fn take_out(&mut self, unused: i128, _: i128, since: i128) -> bool {
+        if !(self.start - self.length..self.start + self.length).contains(&since) {
             return false;
         }
-        let count = if charged_at < self.start { &mut self.previous } else { &mut self.current };
-        *count = (*count - cost).max(0);
+        let count = if since < self.start { &mut self.previous } else { &mut self.current };
+        *count = (*count - unused).max(0);
         true
     }
 

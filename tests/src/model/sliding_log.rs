@@ -1,6 +1,6 @@
 //! Every request is remembered until it is one window old.
 
-use super::{Bucket, Mark};
+use super::Bucket;
 
 /// The requests of the last window, oldest first.
 #[derive(Debug, Clone)]
@@ -89,10 +89,10 @@ impl Bucket for SlidingLog {
         }
     }
 
-    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
+    fn take_out(&mut self, unused: i128, _: i128, since: i128) -> bool {
         let mut counts = false;
-        for entry in self.entries.iter_mut().filter(|entry| entry.at == i128::from(mark.at_us)) {
-            entry.cost = (entry.cost - cost).max(0);
+        for entry in self.entries.iter_mut().filter(|entry| entry.at == since) {
+            entry.cost = (entry.cost - unused).max(0);
             counts = true;
         }
         self.entries.retain(|entry| entry.cost > 0);

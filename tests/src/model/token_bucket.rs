@@ -2,7 +2,7 @@
 
 use num_rational::Ratio;
 
-use super::{Bucket, EXCESS_LIFETIME_US, Mark};
+use super::{Bucket, EXCESS_LIFETIME_US};
 
 /// A bucket of `capacity` tokens, `debt` of which are missing.
 #[derive(Debug, Clone)]
@@ -93,13 +93,16 @@ impl Bucket for TokenBucket {
         self.debt += cost;
     }
 
-    fn take_out(&mut self, cost: i128, mark: Mark) -> bool {
-        let elapsed = (self.last - i128::from(mark.at_us)).max(0);
-        let to_others = Ratio::new(mark.rest.into(), *self.rate.denom());
-        let paid_back = (self.rate * elapsed - to_others).max(0.into());
-        let left = (-paid_back + cost.min(self.capacity)).max(0.into()).min(self.debt);
-        self.debt -= left;
-        left > 0.into()
+    fn take_out(&mut self, unused: i128, price: i128, since: i128) -> bool {
+        let repaid = self.rate * (self.last - since).max(0);
+        let left = (-repaid + price.min(self.capacity)).max(0.into());
+        let given = left.min(unused.min(self.capacity).into()).min(self.debt);
+        self.debt -= given;
+        given > 0.into()
+    }
+
+    fn repaid_from(&self) -> i128 {
+        self.last + (self.debt / self.rate).floor().to_integer()
     }
 
     fn give_back(&mut self, cost: i128) {

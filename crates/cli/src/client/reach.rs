@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::Client;
 
-const EXAMPLE: &str = "write it like http://127.0.0.1:8080";
+const EXAMPLE: &str = "write it like http://127.0.0.1:8081";
 
 /// What a server asks for, and what we ask of it.
 #[derive(Debug, clap::Args)]

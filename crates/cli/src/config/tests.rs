@@ -31,6 +31,7 @@ fn every_flag_of_serve_has_a_variable_and_a_line_in_the_file() {
         let line = match (flag.is_a_switch(), flag.0.get_default_values().first()) {
             (true, _) => format!("{} = true", flag.key()),
             (false, Some(usual)) => format!("{} = '{}'", flag.key(), usual.to_string_lossy()),
+            (false, None) if flag.key() == "metrics" => "metrics = ':9090'".to_owned(),
             (false, None) => format!("{} = 'some'", flag.key()),
         };
         let file = File::parse("tollgate.toml", &line).unwrap_or_else(|error| panic!("{error}"));

@@ -277,7 +277,7 @@ impl Book {
 }
 
 const NOWHERE: &str = "the built-in rules cannot be changed; say where yours are: --rules sqlite://rules.db, \
-                       --rules postgres://user@host/name, or --server http://127.0.0.1:8080";
+                       --rules postgres://user@host/name, or --server http://127.0.0.1:8081";
 const NO_HISTORY: &str = "a file keeps no history; a database does (--rules sqlite://rules.db or postgres://user@host/name), \
                           and `tollgate rules import` takes a file there";
 
@@ -285,7 +285,7 @@ const NO_HISTORY: &str = "a file keeps no history; a database does (--rules sqli
 pub(super) fn file_is_read_only(name: &str) -> String {
     format!(
         "{name} is a file, and this command changes rules in a database or in a server; edit the file, which a running \
-         server loads within a second, or use --server http://127.0.0.1:8080, or move the rules to a database with \
+         server loads within a second, or use --server http://127.0.0.1:8081, or move the rules to a database with \
          `tollgate rules import {name} --rules sqlite://rules.db`"
     )
 }

@@ -26,7 +26,7 @@ const ONE_NODE: &str =
     after_help = "Exits with 0, different or not, and with 2 on errors; --exit-code makes a difference 1."
 )]
 pub(super) struct Args {
-    /// A file (`-` is standard input), sqlite://path, postgres://user@host/name or http://127.0.0.1:8080
+    /// A file (`-` is standard input), sqlite://path, postgres://user@host/name or http://127.0.0.1:8081
     before: String,
     /// Another one
     after: String,

@@ -15,7 +15,7 @@ use crate::terminal::Terminal;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The rules to take over: a file (`-` is standard input), sqlite://path, postgres://user@host/name or
-    /// http://127.0.0.1:8080
+    /// http://127.0.0.1:8081
     #[arg(value_name = "FILE|URL")]
     from: String,
     #[command(flatten)]

@@ -20,7 +20,8 @@ pub(crate) struct PlaceArgs {
     /// built-in starter set
     #[arg(long, value_name = "FILE|URL", env = RULES, hide_env_values = true)]
     rules: Option<PathBuf>,
-    /// A running server to ask instead, such as http://127.0.0.1:8080
+    /// A running server to ask instead, such as http://127.0.0.1:8081, where its dashboard is; for `tollgate check`, where it
+    /// answers checks: http://127.0.0.1:8080
     #[arg(long, value_name = "URL", env = SERVER, hide_env_values = true)]
     server: Option<String>,
     #[command(flatten)]

@@ -218,7 +218,7 @@ mod tests {
             "violations": null, "degraded": []
         });
         Watched {
-            server: "http://127.0.0.1:8080".into(),
+            server: "http://127.0.0.1:8081".into(),
             stats: serde_json::from_value(stats).unwrap(),
             error: None,
         }
@@ -232,7 +232,7 @@ mod tests {
     fn a_frame_has_traffic_times_state_and_who_is_refused() {
         let text = text(&watched(), 100, usize::MAX);
         for part in [
-            "tollgate 0.1.0 at http://127.0.0.1:8080, up 2 min 5 s; this node only",
+            "tollgate 0.1.0 at http://127.0.0.1:8081, up 2 min 5 s; this node only",
             "nothing is wrong",
             "allowed/s  10 (max 10)             ▁▄█",
             "rejected/s 7 (max 7)                 █",
@@ -264,13 +264,13 @@ mod tests {
             serde_json::from_value(json!([{"policy": "open", "reason": "unreachable", "decisions": 7}]))
                 .unwrap();
         watched.stats.rule_set.error = Some("rules.yaml:3: no limit".to_owned());
-        watched.update(Err(anyhow::anyhow!("cannot reach http://127.0.0.1:8080")));
+        watched.update(Err(anyhow::anyhow!("cannot reach http://127.0.0.1:8081")));
         let text = text(&watched, 100, usize::MAX);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1..5],
             [
-                "no answer, these are the last numbers: cannot reach http://127.0.0.1:8080",
+                "no answer, these are the last numbers: cannot reach http://127.0.0.1:8081",
                 "the store is unavailable; fail open: a, b, c and 2 more; fail closed: login",
                 "7 decisions without the store: open, unreachable",
                 "rules are not the newest: rules.yaml:3: no limit",
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn a_terminal_of_any_size_shows_what_fits() {
         let mut watched = watched();
-        watched.update(Err(anyhow::anyhow!("cannot reach http://127.0.0.1:8080 for a reason that is long")));
+        watched.update(Err(anyhow::anyhow!("cannot reach http://127.0.0.1:8081 for a reason that is long")));
         for (width, height) in [(120, 40), (80, 24), (40, 24), (20, 5), (1, 1)] {
             let lines = lines(&watched, width, height);
             assert!(lines.len() <= height && !lines[0].text.is_empty(), "{width}x{height}");
@@ -292,7 +292,7 @@ mod tests {
         }
         let narrow = text(&watched, 40, 30);
         assert!(
-            narrow.contains("\ncannot reach http://127.0.0.1:8080 for a\nreason that is long\n"),
+            narrow.contains("\ncannot reach http://127.0.0.1:8081 for a\nreason that is long\n"),
             "{narrow}"
         );
         assert!(

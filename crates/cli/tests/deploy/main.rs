@@ -100,7 +100,9 @@ fn kubernetes_manifests_are_of_the_expected_kinds_and_start_what_there_is() {
         }
     }
     assert_eq!(container["ports"][0]["name"], service["spec"]["ports"][0]["targetPort"]);
-    assert_eq!(container["ports"][0]["name"], policy["spec"]["ingress"][0]["ports"][0]["port"]);
+    for port in [0, 1] {
+        assert_eq!(container["ports"][port]["name"], policy["spec"]["ingress"][port]["ports"][0]["port"]);
+    }
     assert_eq!(scaler["spec"]["scaleTargetRef"]["kind"], "Deployment");
     let sources = pod["spec"]["volumes"][1]["projected"]["sources"].as_array().unwrap();
     assert_eq!(sources[0]["configMap"]["name"], config["metadata"]["name"]);
@@ -119,10 +121,8 @@ fn kubernetes_manifests_are_of_the_expected_kinds_and_start_what_there_is() {
     let [monitor] = monitor else { panic!("one document: {monitor:?}") };
     assert_eq!(monitor["kind"], "PodMonitor");
     assert_eq!(&monitor["spec"]["selector"]["matchLabels"], labels);
-    assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["port"], container["ports"][0]["name"]);
+    assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["port"], container["ports"][1]["name"]);
     assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["path"], "/metrics");
-    let token = &monitor["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"];
-    assert_eq!((&token["name"], &token["key"]), (&"tollgate".into(), &"read.token".into()));
 }
 
 /// As in a new pod while the database is down: with the mounted files, no rules from before, and a database that refuses.
@@ -138,7 +138,17 @@ async fn a_new_pod_serves_forward_auth_while_the_database_is_down() {
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command
-        .args(["serve", "--http", "127.0.0.1:0", "--ready-file", "ready.json"])
+        .args([
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--metrics",
+            "127.0.0.1:0",
+            "--ready-file",
+            "ready.json",
+        ])
         .current_dir(scratch.path());
     let closed = tollgate_tests::ports::free_port();
     command.env("TOLLGATE_RULES", format!("postgres://tollgate:secret@127.0.0.1:{closed}/tollgate"));

@@ -27,8 +27,8 @@ const NODES: usize = 4;
 const LIMIT: &str = "400/s burst 150";
 /// So much that leases are large, and soon earned back.
 const ROOMY: &str = "300/s burst 1500";
-/// A loss shows: its capacity takes 40 s to refill.
-const SLOW: &str = "50/s burst 2000";
+/// A loss shows: its capacity takes 80 s to refill.
+const SLOW: &str = "50/s burst 4000";
 /// Tokens that have come back by then.
 const FEW: u64 = 5;
 /// Longer than the leases of this period and the next.

@@ -115,3 +115,37 @@ async fn behind_ingress_nginx() {
     }
     assert_eq!(statuses, [200, 200, 403, 403, 403, 403, 200]);
 }
+
+/// Whatever is asked through a proxy in front of the data plane, however it is spelt, is no route of the admin plane.
+#[tokio::test]
+async fn a_proxy_that_passes_everything_on_reaches_no_admin_route() {
+    let application = Application::start();
+    let proxy = Proxy::start(&Setup::new(Kind::PlainNginx), &application).await;
+    let check =
+        "POST /v1/check HTTP/1.1\r\nhost: example.com\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    let answer = send(proxy.port, ONE, check).await;
+    assert_eq!(status(&answer), 200, "{answer}");
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    let document = send(proxy.listener("admin"), ONE, &get("/openapi.json")).await;
+    let (_, document) = document.split_once("\r\n\r\n").unwrap();
+    let document: serde_json::Value = serde_json::from_str(document).unwrap();
+    let mut lines = ["/", "/metrics", "/assets/app.js"].map(|path| format!("GET {path}")).to_vec();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        if ["/livez", "/readyz", "/openapi.json"].contains(&path.as_str()) {
+            continue;
+        }
+        let path = path.replace(['{', '}'], "");
+        for method in operations.as_object().unwrap().keys().map(|method| method.to_uppercase()) {
+            lines.push(format!("{method} {path}"));
+            lines.push(format!("{method} /{path}"));
+            lines.push(format!("{method} /v1/check/../..{path}"));
+            lines.push(format!("{method} {}", path.replacen("/v1/", "/v1/%2e/", 1).replace('r', "%72")));
+        }
+    }
+    assert!(lines.len() > 60, "{}", lines.len());
+    for line in lines {
+        let answer = ask(proxy.port, ONE, &line, "").await;
+        assert_eq!(status(&answer), 404, "{line}: {answer}");
+        assert!(answer.contains("at the address of --admin"), "{line}: {answer}");
+    }
+}

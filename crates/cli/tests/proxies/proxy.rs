@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Nginx,
     /// nginx, configured as the ingress controller configures it.
     IngressNginx,
+    /// A plain `proxy_pass`, of everything.
+    PlainNginx,
     Caddy,
     Haproxy,
 }
@@ -65,7 +67,6 @@ pub(crate) struct Proxy {
     pub(crate) port: u16,
     process: Child,
     tollgate: Option<Child>,
-    address: String,
     folder: Scratch,
 }
 
@@ -106,6 +107,10 @@ server {
     }
 }
 ";
+
+/// A proxy that passes everything on to the data plane.
+const PASS_EVERYTHING: &str =
+    "server {\n    listen 80;\n    location / { proxy_pass http://127.0.0.1:8080; }\n}\n";
 
 /// What a system's own nginx.conf has around a site.
 const AROUND_NGINX: &str = "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\n\
@@ -156,6 +161,7 @@ impl Place<'_> {
                 self.nginx(&format!("{included}{site}"))
             }
             Kind::IngressNginx => self.nginx(&self.adapt(INGRESS)),
+            Kind::PlainNginx => self.nginx(&self.adapt(PASS_EVERYTHING)),
             Kind::Caddy => {
                 let text = self.adapt(&block("caddy.md", "caddyfile"));
                 self.write("Caddyfile", &format!("{{\n\tadmin off\n\tauto_https off\n}}\n{text}"));
@@ -237,7 +243,7 @@ impl Proxy {
             .unwrap_or_else(|error| {
                 panic!("{package} does not start: {error}; the Debian package is `{package}`")
             });
-        let mut proxy = Proxy { port, process, tollgate, address, folder };
+        let mut proxy = Proxy { port, process, tollgate, folder };
         poll::until("a proxy that listens", async || proxy.listens().await.then_some(())).await;
         proxy
     }
@@ -272,9 +278,16 @@ impl Proxy {
         self.read("tollgate.log")
     }
 
+    /// The port of one of tollgate's listeners.
+    pub(crate) fn listener(&self, name: &str) -> u16 {
+        let ready: serde_json::Value =
+            serde_json::from_slice(&fs::read(self.folder.path().join("ready.json")).unwrap()).unwrap();
+        ready[name].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap()
+    }
+
     /// One of tollgate's metrics.
     pub(crate) async fn metric(&self, name: &str) -> u64 {
-        let port = self.address.rsplit_once(':').unwrap().1.parse().unwrap();
+        let port = self.listener("metrics");
         let head = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         let text = send(port, Ipv4Addr::LOCALHOST, head).await;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -286,7 +299,8 @@ async fn start_tollgate(setup: &Setup<'_>, folder: &Path) -> (Child, String) {
     fs::write(folder.join("rules.yaml"), setup.rules).unwrap();
     let ready = folder.join("ready.json");
     let tollgate = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--http", "127.0.0.1:0", "--rules", "rules.yaml", "--ready-file"])
+        .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--metrics", "127.0.0.1:0"])
+        .args(["--rules", "rules.yaml", "--ready-file"])
         .arg(&ready)
         .args(setup.flags)
         .env("TOLLGATE_DATA_DIR", folder.join("data"))

@@ -15,6 +15,7 @@ use tollgate_tests::signals::Signal;
 pub(crate) struct Served {
     process: Child,
     pub(crate) http: String,
+    pub(crate) admin: String,
     pub(crate) greeting: String,
     scratch: Scratch,
 }
@@ -25,7 +26,7 @@ impl Served {
         let scratch = Scratch::new("served");
         let (ready, log) = (scratch.path().join("ready.json"), scratch.path().join("log"));
         let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--ready-file"])
+            .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ready-file"])
             .arg(&ready)
             .args(args)
             .env("TOLLGATE_DATA_DIR", scratch.path().join("data"))
@@ -42,7 +43,8 @@ impl Served {
             assert!(read > 0, "the server ended: {greeting}{}", fs::read_to_string(&log).unwrap());
         }
         let ready: serde_json::Value = serde_json::from_slice(&fs::read(&ready).unwrap()).unwrap();
-        Served { process, http: ready["http"].as_str().unwrap().to_owned(), greeting, scratch }
+        let [http, admin] = ["http", "admin"].map(|name| ready[name].as_str().unwrap().to_owned());
+        Served { process, http, admin, greeting, scratch }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -59,7 +61,7 @@ impl Served {
 
     /// One request on a connection of its own, with further lines in its head, and the whole answer.
     pub(crate) fn send(&self, method: &str, path: &str, head: &str, body: &str) -> String {
-        let mut connection = self.keep_alive();
+        let mut connection = connect(self.plane_of(path));
         connection.write(method, path, &format!("connection: close\r\n{head}"), body).unwrap();
         let mut answer = String::new();
         connection.0.read_to_string(&mut answer).unwrap();
@@ -68,9 +70,12 @@ impl Served {
 
     /// A connection for one request after the other.
     pub(crate) fn keep_alive(&self) -> Connection {
-        let stream = TcpStream::connect(&self.http).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Connection(BufReader::new(stream))
+        connect(&self.http)
+    }
+
+    /// The address that serves a path.
+    pub(crate) fn plane_of(&self, path: &str) -> &str {
+        if is_data(path) { &self.http } else { &self.admin }
     }
 
     /// Stops the server and reads its log.
@@ -91,6 +96,20 @@ impl Drop for Served {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Whether the data plane serves a path.
+pub(crate) fn is_data(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or(path);
+    path.starts_with("/v1/check")
+        || path.starts_with("/v1/authz")
+        || ["/v1/peek", "/v1/refund", "/v1/reserve", "/v1/settle", "/livez", "/readyz"].contains(&path)
+}
+
+fn connect(address: &str) -> Connection {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    Connection(BufReader::new(stream))
 }
 
 pub(crate) struct Connection(BufReader<TcpStream>);

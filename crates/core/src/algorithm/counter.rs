@@ -11,7 +11,6 @@
 
 use super::{Account as _, Answer, signed, window_start};
 use crate::limit::Opening;
-use crate::tier::Mark;
 use crate::time::{Micros, Timestamp};
 
 /// What a sliding window counter remembers.
@@ -152,18 +151,18 @@ impl super::Account for Account {
         self.curr = self.curr.saturating_sub(cost);
     }
 
-    fn undo(&mut self, cost: u64, mark: Mark) -> bool {
-        let count = match (mark.at.as_micros() - self.start).div_euclid(signed(Micros::new(self.window))) {
+    fn give_back(&mut self, unused: u64, _: u64, since: Timestamp) -> bool {
+        let count = match (since.as_micros() - self.start).div_euclid(signed(Micros::new(self.window))) {
             0 => &mut self.curr,
             -1 => &mut self.prev,
             _ => return false,
         };
-        *count = count.saturating_sub(cost);
+        *count = count.saturating_sub(unused);
         true
     }
 
-    fn mark(&self, _: u64) -> Mark {
-        Mark::at(Timestamp::from_micros(self.at))
+    fn repaid_from(&self, _: u64) -> Timestamp {
+        Timestamp::from_micros(self.at)
     }
 
     fn remaining(&self) -> u64 {

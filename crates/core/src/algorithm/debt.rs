@@ -16,7 +16,7 @@
 
 use super::{Answer, EXCESS_LIFETIME, Excess, Usage, until};
 use crate::limit::Refill;
-use crate::tier::{Growth, Mark};
+use crate::tier::Growth;
 use crate::time::{Micros, Timestamp};
 
 /// What a continuous bucket remembers.
@@ -179,19 +179,19 @@ impl super::Account for Account<'_> {
         self.debt = self.debt.saturating_sub(cost.saturating_mul(self.refill.p));
     }
 
-    fn undo(&mut self, cost: u64, mark: Mark) -> bool {
+    fn give_back(&mut self, unused: u64, price: u64, since: Timestamp) -> bool {
         let Refill { capacity, n, p, .. } = *self.refill;
-        let paid_back = until(self.at, mark.at.as_micros()).saturating_mul(n).saturating_sub(mark.rest);
-        let left = (cost.min(capacity) * p).saturating_sub(paid_back).min(self.debt);
-        self.debt -= left;
-        left > 0
+        let repaid = until(self.at, since.as_micros()).saturating_mul(n);
+        let left = (price.min(capacity) * p).saturating_sub(repaid);
+        let given = (unused.min(capacity) * p).min(left).min(self.debt);
+        self.debt -= given;
+        given > 0
     }
 
     /// The oldest debt is repaid first: this charge comes after all that was owed before it.
-    fn mark(&self, cost: u64) -> Mark {
+    fn repaid_from(&self, cost: u64) -> Timestamp {
         let owed = self.debt.saturating_sub(cost.saturating_mul(self.refill.p));
-        let (wait, rest) = (owed / self.refill.n, owed % self.refill.n);
-        Mark { at: Timestamp::from_micros(self.at.saturating_add_unsigned(wait)), rest }
+        Timestamp::from_micros(self.at.saturating_add_unsigned(owed / self.refill.n))
     }
 
     #[inline]

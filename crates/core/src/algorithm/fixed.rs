@@ -2,7 +2,6 @@
 
 use super::{Answer, Window, calendar, signed, until, window_start};
 use crate::limit::Phase;
-use crate::tier::Mark;
 use crate::time::{Micros, Timestamp};
 
 /// What a fixed window remembers.
@@ -102,16 +101,16 @@ impl super::Account for Account<'_> {
         self.count = self.count.saturating_sub(cost);
     }
 
-    fn undo(&mut self, cost: u64, mark: Mark) -> bool {
-        let counts = (self.start..self.end).contains(&mark.at.as_micros());
+    fn give_back(&mut self, unused: u64, _: u64, since: Timestamp) -> bool {
+        let counts = (self.start..self.end).contains(&since.as_micros());
         if counts {
-            self.refund(cost);
+            self.refund(unused);
         }
         counts
     }
 
-    fn mark(&self, _: u64) -> Mark {
-        Mark::at(Timestamp::from_micros(self.at))
+    fn repaid_from(&self, _: u64) -> Timestamp {
+        Timestamp::from_micros(self.at)
     }
 
     fn remaining(&self) -> u64 {

@@ -7,7 +7,6 @@
 
 use super::{Answer, EXCESS_LIFETIME, Excess, Usage, signed, until, window_start};
 use crate::limit::{IntervalRefill, Ticks};
-use crate::tier::Mark;
 use crate::time::{Micros, Timestamp};
 
 /// What an interval bucket remembers.
@@ -159,24 +158,22 @@ impl super::Account for Account<'_> {
         self.used = self.used.saturating_sub(cost);
     }
 
-    fn undo(&mut self, cost: u64, mark: Mark) -> bool {
+    fn give_back(&mut self, unused: u64, price: u64, since: Timestamp) -> bool {
         let IntervalRefill { count, capacity, interval, .. } = *self.refill;
-        let units = u128::from(until(self.anchor, mark.at.as_micros())) * u128::from(count);
-        let came_back = units.saturating_sub(mark.rest.into()) / u128::from(interval.get());
-        let came_back = u64::try_from(came_back).unwrap_or(u64::MAX);
-        let left = cost.min(capacity).saturating_sub(came_back).min(self.used);
-        self.used -= left;
-        left > 0
+        let units = u128::from(until(self.anchor, since.as_micros())) * u128::from(count);
+        let repaid = u64::try_from(units / u128::from(interval.get())).unwrap_or(u64::MAX);
+        let given = unused.min(price.min(capacity).saturating_sub(repaid)).min(self.used);
+        self.used -= given;
+        given > 0
     }
 
-    /// As if tokens came one by one at the pace of the ticks, in parts of `1 / interval`: the oldest charge has them first.
-    fn mark(&self, cost: u64) -> Mark {
+    /// As if tokens came one by one at the pace of the ticks: the oldest charge has them first.
+    fn repaid_from(&self, cost: u64) -> Timestamp {
         let IntervalRefill { count, interval, .. } = *self.refill;
         let from = if self.used == 0 { self.first_anchor() } else { self.anchor };
-        let units = u128::from(self.used.saturating_sub(cost)) * u128::from(interval.get());
-        let (wait, rest) = (units / u128::from(count), units % u128::from(count));
-        let [wait, rest] = [wait, rest].map(|number| u64::try_from(number).unwrap_or(u64::MAX));
-        Mark { at: Timestamp::from_micros(from.saturating_add_unsigned(wait)), rest }
+        let wait =
+            u128::from(self.used.saturating_sub(cost)) * u128::from(interval.get()) / u128::from(count);
+        Timestamp::from_micros(from.saturating_add_unsigned(u64::try_from(wait).unwrap_or(u64::MAX)))
     }
 
     fn remaining(&self) -> u64 {

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use super::{Answer, signed, until};
-use crate::tier::Mark;
 use crate::time::{Micros, Timestamp};
 
 /// What a sliding window log remembers: its entries, oldest first.
@@ -135,31 +134,24 @@ impl super::Account for Account {
         }
     }
 
-    fn undo(&mut self, cost: u64, mark: Mark) -> bool {
-        if mark.at.as_micros() <= self.at - self.window {
+    fn give_back(&mut self, unused: u64, _: u64, since: Timestamp) -> bool {
+        if since.as_micros() <= self.at - self.window {
             return false;
         }
-        let first = self.log.entries.partition_point(|entry| entry.at < mark.at).max(self.dead);
-        let mut left = cost;
-        for entry in self.log.entries.range_mut(first..) {
-            if left == 0 || mark.rest == 0 && entry.at != mark.at {
-                break;
-            }
-            let part = left.min(u64::from(entry.cost));
-            left -= part;
-            entry.cost -= u32::try_from(part).expect("no more than the entry's cost");
-        }
-        if left == cost {
+        let first = self.log.entries.partition_point(|entry| entry.at < since).max(self.dead);
+        let Some(entry) = self.log.entries.get_mut(first).filter(|entry| entry.at == since) else {
             return false;
-        }
-        self.alive -= cost - left;
+        };
+        let given = unused.min(u64::from(entry.cost));
+        entry.cost -= u32::try_from(given).expect("no more than the entry's cost");
+        self.alive -= given;
         self.log.entries.retain(|entry| entry.cost > 0);
         self.written();
         true
     }
 
-    fn mark(&self, _: u64) -> Mark {
-        Mark::at(Timestamp::from_micros(self.at))
+    fn repaid_from(&self, _: u64) -> Timestamp {
+        Timestamp::from_micros(self.at)
     }
 
     fn remaining(&self) -> u64 {

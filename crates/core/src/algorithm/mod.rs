@@ -31,7 +31,7 @@ mod interval;
 mod log;
 
 use crate::limit::{Algorithm, Calendar, Limit, Opening, Refill};
-use crate::tier::{Growth, Mark, Verdict};
+use crate::tier::{Growth, Verdict};
 use crate::time::{Micros, Timestamp};
 use excess::Usage;
 
@@ -130,10 +130,10 @@ trait Account {
     fn take(&mut self, cost: u64);
     /// Gives back, never beyond full.
     fn refund(&mut self, cost: u64);
-    /// Gives back what is left of a charge; whether anything is.
-    fn undo(&mut self, cost: u64, mark: Mark) -> bool;
-    /// What an undo of this cost names, which was taken just now.
-    fn mark(&self, cost: u64) -> Mark;
+    /// Gives back the unused part of a charge; whether there is anything to give back.
+    fn give_back(&mut self, unused: u64, price: u64, since: Timestamp) -> bool;
+    /// The instant from which time repays this cost, which was taken just now.
+    fn repaid_from(&self, cost: u64) -> Timestamp;
     /// What the wait until `remaining` grows is computed from; asked only while `remaining` is less than the capacity.
     fn growth(&self, remaining: u64) -> Growth {
         match self.ask(remaining + 1) {
@@ -273,10 +273,11 @@ impl<'l> Bucket<'l> {
         each!(&mut self.accounts, opened => opened.refund(cost));
     }
 
-    /// Gives back a cost that was charged ([`Mark`]), and touches nothing but that window or entry; to a bucket
-    /// that refills, what time has not given back yet. Whether there was something to touch.
-    pub fn undo(&mut self, cost: u64, mark: Mark) -> bool {
-        each!(&mut self.accounts, opened => opened.undo(cost, mark))
+    /// Gives back the unused part of a price that was charged: to a bucket that refills no more than time has not repaid
+    /// since that instant ([`repaid_from`](Self::repaid_from)), to a window or log only where the window or entry of that
+    /// instant still counts. Whether anything changed.
+    pub fn give_back(&mut self, unused: u64, price: u64, since: Timestamp) -> bool {
+        each!(&mut self.accounts, opened => opened.give_back(unused, price, since))
     }
 
     /// The verdict on a demand, with the numbers of the bucket as it is now.
@@ -284,9 +285,10 @@ impl<'l> Bucket<'l> {
         each!(&self.accounts, opened => opened.verdict(answer))
     }
 
-    /// What an undo of this cost names, which was taken just now.
-    pub fn mark(&self, cost: u64) -> Mark {
-        each!(&self.accounts, opened => opened.mark(cost))
+    /// The instant from which time repays this cost, which was taken just now: older debt is repaid before it. For a window
+    /// or a log it is the instant of the charge. Rounds down.
+    pub fn repaid_from(&self, cost: u64) -> Timestamp {
+        each!(&self.accounts, opened => opened.repaid_from(cost))
     }
 
     /// The largest cost that would pass now.
@@ -359,7 +361,7 @@ impl<'l> Bucket<'l> {
 impl<'l> TokenBucket<'l> {
     /// Brings a debt to `now`; `None` when the clock went back by so much that the debt must be shifted, or when there is
     /// excess: [`Bucket::open`] handles these.
-    #[inline]
+    #[inline(always)]
     pub fn open(refill: &'l Refill, debt: Debt, now: Timestamp) -> Option<Self> {
         let Instant { at, lag, step } = Instant::of(Some(debt.last), now);
         let account = debt::Account::open(refill, None, Some(debt), at);
@@ -402,14 +404,14 @@ impl<A: Account> Opened<A> {
         }
     }
 
-    /// As [`Bucket::undo`].
-    pub fn undo(&mut self, cost: u64, mark: Mark) -> bool {
-        cost > 0 && self.account.undo(cost, mark)
+    /// As [`Bucket::give_back`].
+    pub fn give_back(&mut self, unused: u64, price: u64, since: Timestamp) -> bool {
+        unused > 0 && self.account.give_back(unused, price, since)
     }
 
-    /// What an undo of this cost names, which was taken just now.
-    pub fn mark(&self, cost: u64) -> Mark {
-        self.account.mark(cost)
+    /// As [`Bucket::repaid_from`].
+    pub fn repaid_from(&self, cost: u64) -> Timestamp {
+        self.account.repaid_from(cost)
     }
 
     /// The largest cost that would pass now.

@@ -141,9 +141,14 @@ impl<'a> Key<'a> {
 
     /// Where this key's spread windows of a length begin: the same on every node.
     pub fn spread(&self, window: Micros) -> Micros {
+        Micros::new(self.spread_seed() % window.get().max(1))
+    }
+
+    /// The number that [`spread`](Self::spread) is computed from, for a store that keeps no keys.
+    pub fn spread_seed(&self) -> u64 {
         let mut sha = ShaHasher(Sha256::new());
         self.hash(&mut sha);
-        Micros::new(sha.finish() % window.get().max(1))
+        sha.finish()
     }
 
     #[inline]

@@ -16,7 +16,7 @@
 use super::{Grant, Lease, LeaseCall, MAX_DEMAND, Terms, Wants, is_lent, share};
 use crate::algorithm::{Answer, Bucket, Demand, Instant, State, Window};
 use crate::limit::{Algorithm, Limit};
-use crate::tier::{Growth, Mark, Verdict};
+use crate::tier::{Growth, Verdict};
 use crate::time::{Micros, Timestamp};
 
 /// What is out of one bucket, in sums.
@@ -217,6 +217,18 @@ impl Ledger {
         }
     }
 
+    /// Whether it says nothing that a bucket without a ledger does not: nothing is out, and no node with a lease reported
+    /// demand.
+    const fn is_unused(&self) -> bool {
+        let [last, this] = &self.demand;
+        self.this.out == 0
+            && self.this.rate == 0
+            && self.next.out == 0
+            && self.next.rate == 0
+            && last.leased == 0
+            && this.leased == 0
+    }
+
     /// Takes capacity off the sums of a boundary; answers how much was there.
     fn take_off(&mut self, boundary: Timestamp, units: u64, rate: u64) -> u64 {
         let Some((period, ahead)) = self.at_boundary(boundary) else { return 0 };
@@ -225,6 +237,10 @@ impl Ledger {
         period.out -= units;
         if let Some(ahead) = ahead {
             *ahead -= units;
+        }
+        // Leases without a rate keep tokens for the next period: no more than are out.
+        if self.terms.refill == 0 {
+            self.next.out = self.next.out.min(self.ahead.saturating_add(self.this.out));
         }
         units
     }
@@ -439,16 +455,16 @@ impl<'l> ParentBucket<'l> {
         self.changed |= cost > 0;
     }
 
-    /// Gives back what is left of a charge, as [`Bucket::undo`]; what is out is not touched.
-    pub fn undo(&mut self, cost: u64, mark: Mark) -> bool {
-        let undone = self.bucket.undo(cost, mark);
-        self.changed |= undone;
-        undone
+    /// Gives back the unused part of a charge, as [`Bucket::give_back`]; what is out is not touched.
+    pub fn give_back(&mut self, unused: u64, price: u64, since: Timestamp) -> bool {
+        let given = self.bucket.give_back(unused, price, since);
+        self.changed |= given;
+        given
     }
 
-    /// What an undo of this cost names, which was taken just now.
-    pub fn mark(&self, cost: u64) -> Mark {
-        self.bucket.mark(cost)
+    /// As [`Bucket::repaid_from`].
+    pub fn repaid_from(&self, cost: u64) -> Timestamp {
+        self.bucket.repaid_from(cost)
     }
 
     /// Tokens in the parent: the largest cost that would pass now.
@@ -641,7 +657,11 @@ impl<'l> ParentBucket<'l> {
         }
         let mut ledger = self.ledger.unwrap_or_else(|| Ledger::new(lease_time, self.terms));
         ledger.longest_asked = ledger.longest_asked.max(lease_time);
-        let this_end = ledger.this.end.or_else(|| self.boundary_after(self.at, ledger.lease_time))?;
+        // In the last microsecond of a window the boundary is its end: a hold that is lost counts in the next window.
+        let window_end = || self.bucket.last_instant_of_window().map(|last| last.after(Micros::new(1)));
+        let this_end = ledger.this.end;
+        let this_end = this_end.or_else(|| self.boundary_after(self.at, ledger.lease_time));
+        let this_end = this_end.or_else(window_end)?;
         ledger.this.end = Some(this_end);
         let next_end = ledger.next.end.or_else(|| self.boundary_after(this_end, ledger.lease_time));
         // Leases of the next period may have all of its capacity already. Then the hold ends with this one.
@@ -660,21 +680,25 @@ impl<'l> ParentBucket<'l> {
         Some(boundary)
     }
 
-    /// The request of a hold passes: its cost is used. After the boundary it is used already.
-    pub fn spend(&mut self, cost: u64, boundary: Timestamp) {
+    /// The request of a hold passes: its cost is used. After the boundary it is used already, and the answer is `false`.
+    pub fn spend(&mut self, cost: u64, boundary: Timestamp) -> bool {
         let units = self.take_off(cost, boundary);
         self.bucket.settle_units(units);
+        units > 0
     }
 
-    /// The request of a hold is refused elsewhere: its cost is back. After the boundary it is not.
-    pub fn release(&mut self, cost: u64, boundary: Timestamp) {
-        self.take_off(cost, boundary);
+    /// The request of a hold is refused elsewhere: its cost is back. After the boundary it is not, and the answer is `false`.
+    pub fn release(&mut self, cost: u64, boundary: Timestamp) -> bool {
+        self.take_off(cost, boundary) > 0
     }
 
     fn take_off(&mut self, cost: u64, boundary: Timestamp) -> u64 {
         let units = cost.saturating_mul(self.terms.units);
         let taken = self.ledger.as_mut().map_or(0, |ledger| ledger.take_off(boundary, units, 0));
-        self.changed |= taken > 0;
+        if taken > 0 {
+            self.changed = true;
+            self.ledger = self.ledger.filter(|ledger| !ledger.is_unused());
+        }
         taken
     }
 

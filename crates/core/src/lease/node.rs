@@ -277,11 +277,11 @@ impl NodeBucket {
 
     /// The request of a ticket is decided: its tokens are spent, or back in the lease if that has not ended.
     pub fn finish(&mut self, ticket: Ticket, passes: bool, now: Timestamp) {
-        if ticket.epoch != self.epoch {
-            return;
+        if ticket.epoch == self.epoch {
+            self.roll(now);
         }
-        self.roll(now);
         if ticket.epoch != self.epoch {
+            self.stranded += if passes { 0 } else { ticket.units / self.terms.units };
             return;
         }
         self.held = self.held.saturating_sub(ticket.units);

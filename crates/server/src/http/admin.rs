@@ -5,17 +5,20 @@
 //! visitor's browser, which the Host gives away; it can send a form here, which the Origin gives away; and a proxy
 //! on this machine makes everybody look local, which the headers it adds give away.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{FORWARDED, HOST, ORIGIN, RETRY_AFTER, VIA, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
+use super::App;
 use super::problem::Problem;
-use super::tokens::{Role, Shown, Tokens};
+use super::tokens::{Role, Shown, Tokens, network};
 
 /// What proxies add, besides everything that begins with `x-forwarded`.
 const ADDED_BY_PROXIES: [HeaderName; 8] = [
@@ -33,12 +36,30 @@ const ADDED_BY_PROXIES: [HeaderName; 8] = [
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
+/// Who sends a request, to bound what one caller may keep here: the name of its token, else its address.
+#[derive(Debug)]
+pub(super) struct Caller(pub(super) String);
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+        let token = [&app.access.check, &app.access.admin].into_iter().flatten();
+        let mut names = token.filter_map(|tokens| tokens.name(&parts.headers));
+        let address = || match parts.extensions.get() {
+            Some(Peer(peer)) => format!("address {}", network(peer.ip())),
+            None => "unknown".to_owned(),
+        };
+        Ok(Caller(names.next().map_or_else(address, |name| format!("token {name}"))))
+    }
+}
+
 /// Why a request is not believed to come from this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Stranger {
     #[error(
         "only callers on this machine may do this, and {0} is another; ask there, as in \
-         `ssh HOST curl http://127.0.0.1:8080/v1/rules`, or start the server with --admin-token-file"
+         `ssh HOST curl http://127.0.0.1:8081/v1/rules`, or start the server with --admin-token-file"
     )]
     Elsewhere(IpAddr),
     #[error("nobody knows where this request comes from; ask over TCP on this machine")]

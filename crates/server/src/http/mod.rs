@@ -24,14 +24,16 @@ mod violations;
 mod web;
 mod written;
 
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use axum::Router;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use axum::{Extension, Router};
 use tollgate::audit::ViolationLog;
 use tollgate::core::HeaderForm;
 use tollgate::rules::{RulesReport, RulesStatus};
@@ -75,6 +77,8 @@ pub struct Parts {
     recorder: Arc<Recorder>,
     pub(crate) events: Arc<Hub>,
     store_shown: Arc<str>,
+    /// Where checks are answered, once a listener is open.
+    checks_at: Arc<OnceLock<SocketAddr>>,
     started_at: Timestamp,
     access: Access,
     traffic: Arc<Traffic>,
@@ -120,6 +124,7 @@ impl App {
             recorder: Arc::new(recorder),
             events: Arc::new(Hub::new()),
             store_shown: kind.into(),
+            checks_at: Arc::default(),
             access: Access::default(),
             traffic: Arc::default(),
             headers: Arc::new(HeaderForm::DEFAULT),
@@ -217,6 +222,11 @@ impl Parts {
         self.access.check.is_none()
     }
 
+    /// Checks are answered there.
+    pub(crate) fn set_checks_at(&self, address: SocketAddr) {
+        let _ = self.checks_at.set(address); // the first listener stays
+    }
+
     pub(crate) fn limiter(&self) -> &Limiter<AnyStore> {
         &self.limiter
     }
@@ -239,25 +249,43 @@ impl Parts {
     }
 }
 
-pub(crate) fn router(app: App) -> Router {
-    let (router, _) = documented(&app.access).split_for_parts();
+/// Which part of the API a listener serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plane {
+    /// Decisions, for applications and proxies.
+    Data,
+    /// What changes or reveals state, and the dashboard.
+    Admin,
+    /// Only `/metrics`, without a credential.
+    Metrics,
+}
+
+pub(crate) fn router(app: App, plane: Plane) -> Router {
+    let documented = || documented(plane, &app.access).split_for_parts().0;
+    let router = match plane {
+        Plane::Data => documented(),
+        Plane::Admin => documented().merge(web::router()),
+        Plane::Metrics => Router::new().route("/metrics", get(health::metrics)),
+    };
     router
-        .merge(web::router())
-        .fallback(async |uri: Uri| Problem::not_found(&uri))
+        .layer(Extension(plane))
+        .fallback(async move |uri: Uri| Problem::not_found(&uri, plane))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             rejected(&uri, Problem::method(&method, &uri))
         })
         .with_state(app)
 }
 
-/// Every route with what the document says about it: there is no other way to add one.
-fn documented(access: &Access) -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::document())
+/// Every route of a plane with what the document says about it: there is no other way to add one.
+fn documented(plane: Plane, access: &Access) -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(openapi::document(plane))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(openapi::openapi))
-        .merge(decisions(access.clone()))
-        .merge(admin(access.clone()))
+        .merge(match plane {
+            Plane::Data => decisions(access.clone()),
+            Plane::Admin | Plane::Metrics => admin(access.clone()),
+        })
 }
 
 /// What applications ask.
@@ -298,6 +326,12 @@ fn admin(access: Access) -> OpenApiRouter<App> {
         .routes(routes!(replay::replay))
         .routes(routes!(health::metrics));
     openapi::guarded(routes, Guard::Admin).route_layer(from_fn_with_state(access, admin::guard))
+}
+
+/// Both planes on one router.
+#[cfg(test)]
+pub(crate) fn both_planes(app: App) -> Router {
+    router(app.clone(), Plane::Admin).fallback_service(router(app, Plane::Data))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use axum::Extension;
 use axum::body::Bytes;
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
@@ -14,13 +15,16 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::admin::role_for;
 use super::tokens::Role;
-use super::{Access, App, documented};
+use super::{Access, App, Plane, documented};
 
-/// The document is the same for as long as the program runs.
-static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
-    let (_, document) = documented(&Access::default()).split_for_parts();
+/// The documents are the same for as long as the program runs.
+static DATA: LazyLock<Bytes> = LazyLock::new(|| rendered(Plane::Data));
+static ADMIN: LazyLock<Bytes> = LazyLock::new(|| rendered(Plane::Admin));
+
+fn rendered(plane: Plane) -> Bytes {
+    let (_, document) = documented(plane, &Access::default()).split_for_parts();
     document.to_json().expect("a document of text and numbers is JSON").into()
-});
+}
 
 /// What the document calls the token that a route may ask for.
 const TOKEN: &str = "token";
@@ -28,7 +32,7 @@ const TOKEN: &str = "token";
 /// What is said about the whole; every route adds itself.
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "tollgate", description = "Rate limit decisions over HTTP."),
+    info(title = "tollgate"),
     tags(
         (name = "decisions", description = "May this request pass, and if not, when? With a token, where the server \
             was started with `--check-token-file`."),
@@ -41,9 +45,18 @@ const TOKEN: &str = "token";
 )]
 struct Whole;
 
-/// What the document begins with.
-pub(super) fn document() -> utoipa::openapi::OpenApi {
+/// What the document of a plane begins with.
+pub(super) fn document(plane: Plane) -> utoipa::openapi::OpenApi {
     let mut document = Whole::openapi();
+    let (title, description, unused) = match plane {
+        Plane::Data => ("tollgate", "Rate limit decisions over HTTP.", "rules"),
+        Plane::Admin | Plane::Metrics => {
+            ("tollgate admin", "Rules, decisions and state of a tollgate server.", "")
+        }
+    };
+    document.info.title = title.to_owned();
+    document.info.description = Some(description.to_owned());
+    document.tags.iter_mut().for_each(|tags| tags.retain(|tag| tag.name != unused));
     let said = "A line of the token file, without what it says of its role.";
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(said)).build();
     let components = document.components.get_or_insert_with(Components::new);
@@ -135,6 +148,7 @@ fn add_problem(responses: &mut Responses, status: &str, told: &str) {
 /// Read this document.
 #[utoipa::path(get, path = "/openapi.json", tag = "operating",
     responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
-pub(super) async fn openapi() -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/json")], DOCUMENT.clone())
+pub(super) async fn openapi(Extension(plane): Extension<Plane>) -> impl IntoResponse {
+    let document = if plane == Plane::Data { &DATA } else { &ADMIN };
+    ([(CONTENT_TYPE, "application/json")], Bytes::clone(document))
 }

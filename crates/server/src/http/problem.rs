@@ -11,6 +11,7 @@ use tollgate::Timestamp;
 use tollgate::core::rule::InvalidCost;
 use utoipa::{IntoResponses, ToSchema};
 
+use super::Plane;
 use super::json_path::{place_at, too_deep};
 use super::written::Written;
 
@@ -192,8 +193,18 @@ impl Problem {
             .with("errors", mistakes)
     }
 
-    pub(crate) fn not_found(uri: &Uri) -> Self {
-        let detail = format!("there is nothing at {}; POST /v1/check decides a request", uri.path());
+    pub(crate) fn not_found(uri: &Uri, plane: Plane) -> Self {
+        let path = uri.path();
+        let detail = match plane {
+            Plane::Data => format!(
+                "there is nothing at {path}; POST /v1/check decides a request; the dashboard and the admin API are at the \
+                 address of --admin, which the server prints when it starts"
+            ),
+            Plane::Admin => {
+                format!("there is nothing at {path}; checks are answered at the address of --http")
+            }
+            Plane::Metrics => format!("there is nothing at {path}; GET /metrics reads the metrics"),
+        };
         Self::new(StatusCode::NOT_FOUND, "no such resource", detail)
     }
 

@@ -6,10 +6,11 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tollgate::json::{Attributes, Whole};
-use tollgate::{Micros, ReservationId, ReserveError, Reserved, SettleError, Settled};
+use tollgate::{Micros, ReservationId, ReservationLimit, ReserveError, Reserved, SettleError, Settled};
 use utoipa::ToSchema;
 
 use super::App;
+use super::admin::Caller;
 use super::ask::{AdHocSets, Asked, CheckBody, Facts, Place, Sent, one};
 use super::body::DecisionBody;
 use super::check::{Prefer, away};
@@ -52,8 +53,8 @@ pub(super) struct ReserveBody<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Reserved)]
 pub(super) struct ReservedBody<'a> {
-    /// 32 hexadecimal digits. Null where there is nothing to settle: the request may not pass, no limit applies, or
-    /// the store is away.
+    /// 32 hexadecimal digits, and with Redis four letters more: a secret, with which the request is settled. Null where there
+    /// is nothing to settle: the request may not pass, no limit applies, or the store is unavailable.
     #[schema(required)]
     reservation_id: Option<String>,
     /// How long there is to settle; null where there is nothing to.
@@ -97,22 +98,26 @@ pub(super) struct SettledBody {
     responses(
         (status = 200, description = "it may pass", body = ReservedBody),
         (status = 403, description = "a rule denies it", body = ReservedBody),
-        (status = 429, description = "a limit is used up", body = ReservedBody),
+        (status = 429, content(
+            (ReservedBody = "application/json"),
+            (ProblemBody = "application/problem+json"),
+        ), description = "a limit is used up; or the caller has too many unsettled reservations"),
         (status = 503, content(
             (ReservedBody = "application/json"),
             (ProblemBody = "application/problem+json"),
-        ), description = "the store is away, and a rule lets nothing pass then; or it cannot keep the reservation"),
+        ), description = "the store is unavailable, and a rule lets nothing pass then; or there are too many unsettled reservations"),
         Problems,
     ))]
 pub(super) async fn reserve(
     State(app): State<App>,
     prefer: Prefer,
+    Caller(caller): Caller,
     Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
     let example = "{\"attributes\": {\"user_id\": \"42\"}, \"cost\": 100}";
     let (asked, ttl) = Problem::parse::<ReserveBody<'_>>(&bytes, example)?.asked(&app.ad_hoc)?;
     let started = app.limiter.clock().stopwatch_nanos();
-    let reserved = asked.to(&app.limiter).reserve(ttl).await;
+    let reserved = asked.to(&app.limiter).caller(&caller).reserve(ttl).await;
     let Reserved { answer, reservation } = reserved.map_err(|error| unkept(&error))?;
     let decided = app.remembered(&asked, answer, started)?;
     let body = ReservedBody {
@@ -177,14 +182,15 @@ impl SettledBody {
     }
 }
 
-/// It could have passed, but nobody would know what it took.
+/// It could have passed, but there is no room for its record.
 fn unkept(error: &ReserveError) -> Problem {
     let title = "the reservation cannot be kept";
-    match error {
-        ReserveError::TooLong { .. } => Problem::bad_body("attributes", error.to_string()),
-        ReserveError::Nothing => Problem::bad_body("cost", error.to_string()),
-        _ => Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, error.to_string()).retry_after(1),
-    }
+    let status = match error {
+        ReserveError::Nothing => return Problem::bad_body("cost", error.to_string()),
+        ReserveError::Full(ReservationLimit::Caller { .. }) => StatusCode::TOO_MANY_REQUESTS,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Problem::new(status, title, error.to_string()).retry_after(1)
 }
 
 const fn a_minute() -> Whole {

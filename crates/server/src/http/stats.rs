@@ -1,5 +1,7 @@
 //! `GET /v1/stats`: what the server has done and how it is.
 
+use std::net::SocketAddr;
+
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
@@ -20,6 +22,9 @@ const MOST: usize = 50;
 #[schema(as = Stats)]
 pub(super) struct StatsBody {
     version: &'static str,
+    /// The address at which checks are answered; null for a server without listeners.
+    #[schema(required)]
+    checks_at: Option<String>,
     view: View,
     started_at: String,
     uptime_s: u64,
@@ -183,6 +188,7 @@ pub(super) async fn stats(State(app): State<App>) -> Json<StatsBody> {
     let counted = app.limiter.degraded_decisions().into_iter().filter(|count| count.decisions > 0);
     Json(StatsBody {
         version: env!("CARGO_PKG_VERSION"),
+        checks_at: app.checks_at.get().map(SocketAddr::to_string),
         view: View::Node,
         started_at: instant_text(app.started_at),
         uptime_s: second_of(now).saturating_sub(second_of(app.started_at)),

@@ -22,7 +22,7 @@ rules:
 "#;
 
 fn app() -> Router {
-    router(app_with(RULES))
+    both_planes(app_with(RULES))
 }
 
 /// An application on a clock that stands still.
@@ -49,7 +49,7 @@ impl Served {
     fn over(rules: &str, store: AnyStore) -> Self {
         let limiter = Arc::new(Limiter::new(rules::parse("rules.yaml", rules).unwrap(), store));
         let app = App::new(Arc::clone(&limiter), RulesHome::Fixed("code".to_owned())).with_decisions(100);
-        Served { router: router(app.clone()), app, limiter }
+        Served { router: both_planes(app.clone()), app, limiter }
     }
 
     fn request(line: &str, body: &str) -> Request<Body> {
@@ -279,7 +279,7 @@ async fn no_limit_no_headers() {
     let store = AnyStore::from(MemoryStore::with(clock, Bounds::default()));
     let limiter = Limiter::new(rules::parse("rules.yaml", "rules: []").unwrap(), store);
     let (status, headers, body) = post_to(
-        &router(App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned()))),
+        &both_planes(App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned()))),
         "/v1/check",
         "{}",
         &[],

@@ -96,14 +96,15 @@ pub(super) enum Shown {
 
 impl Tokens {
     /// The tokens of a file: one on each line, `read:` or `write:` before it, write where nothing is. Empty lines and
-    /// those that begin with `#` say nothing. Must be called within a runtime.
+    /// those that begin with `#` say nothing. The file is read again within a second of a change; while it is missing or no
+    /// list of tokens, none is known. Must be called within a runtime.
     ///
     /// # Errors
     ///
     /// The file cannot be read, or is no list of tokens.
     pub fn of(path: &Path) -> Result<Self, TokenError> {
         let file = path.to_owned();
-        let known = Kept::new("tokens", vec![file.clone()], move || load(&file))?;
+        let known = Kept::new("tokens", vec![file.clone()], move || load(&file), || Some(Vec::new()))?;
         let limit = TRIES.parse().expect("a limit that is a constant");
         Ok(Tokens { known, tries: Arc::new(Gate::new(limit, MemoryStore::new())) })
     }
@@ -128,6 +129,13 @@ impl Tokens {
         bearer(headers).and_then(|token| self.role(token)) >= Some(role)
     }
 
+    /// A name for the token that is shown, if it is known: a part of its hash.
+    pub(super) fn name(&self, headers: &HeaderMap) -> Option<String> {
+        let token = bearer(headers).filter(|token| self.role(token).is_some())?;
+        let hash: [u8; 32] = Sha256::digest(token).into();
+        Some(hash[..8].iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
     fn role(&self, token: &[u8]) -> Option<Role> {
         let shown: [u8; 32] = Sha256::digest(token).into();
         // All of them, whichever it is: how long it takes says nothing.
@@ -144,8 +152,8 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// Whoever has one address of IPv6 has a /64 of them.
-fn network(address: IpAddr) -> IpAddr {
+/// A client with one address of IPv6 has a /64 of them.
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
         v4 => v4,
@@ -190,11 +198,20 @@ mod tests {
     const READ: &str = "read-0123456789abcdef";
     const WRITE: &str = "write-0123456789abcdef";
 
-    fn file(text: &str) -> PathBuf {
+    /// A token file, deleted with this.
+    struct File(PathBuf);
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    fn file(text: &str) -> File {
         let name = hex::encode(&Sha256::digest(text)[..8]);
         let path = std::env::temp_dir().join(format!("tollgate-tokens-{name}-{}", std::process::id()));
         fs::write(&path, text).unwrap();
-        path
+        File(path)
     }
 
     async fn shown(tokens: &Tokens, authorization: Option<&str>, from: &str) -> Shown {
@@ -208,8 +225,7 @@ mod tests {
     #[tokio::test]
     async fn a_token_has_the_role_that_its_line_says() {
         let path = file(&format!("# ours\n\nread:{READ}\n{WRITE}\nwrite:other-{WRITE}\n"));
-        let tokens = Tokens::of(&path).unwrap();
-        fs::remove_file(path).unwrap();
+        let tokens = Tokens::of(&path.0).unwrap();
         let of = async |text: &str| shown(&tokens, Some(text), "192.0.2.1").await;
         assert_eq!(of(&format!("Bearer {READ}")).await, Shown::Known(Role::Read));
         assert_eq!(of(&format!("bearer {WRITE}")).await, Shown::Known(Role::Write));
@@ -222,8 +238,7 @@ mod tests {
     #[tokio::test]
     async fn after_ten_wrong_tokens_from_one_network_the_next_has_to_wait_and_a_right_one_has_not() {
         let path = file(&format!("{WRITE}\n"));
-        let tokens = Tokens::of(&path).unwrap();
-        fs::remove_file(path).unwrap();
+        let tokens = Tokens::of(&path.0).unwrap();
         for number in 0..10 {
             let from = format!("2001:db8::{number}");
             assert_eq!(shown(&tokens, Some("Bearer wrong"), &from).await, Shown::Wrong);
@@ -238,9 +253,7 @@ mod tests {
     async fn a_file_that_is_no_list_of_tokens_is_refused_without_repeating_it() {
         let refused = |text: &str| {
             let path = file(text);
-            let told = Tokens::of(&path).unwrap_err().to_string();
-            fs::remove_file(path).unwrap();
-            told
+            Tokens::of(&path.0).unwrap_err().to_string()
         };
         assert!(refused("# none\n").contains("has no token"));
         let told = refused(&format!("{WRITE}\nread:hunter2\n"));

@@ -53,7 +53,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
-use crate::http::{App, EVENTS, Peer, Problem, router};
+use crate::http::{App, EVENTS, Peer, Plane, Problem, router};
 use crate::kept::Kept;
 use crate::record::events::Hangup;
 use crate::server::Config;
@@ -65,6 +65,8 @@ use rewound::Rewound;
 use stall::{Flowing, Unread};
 pub use tls::{TlsError, TlsFiles};
 
+/// Connections at once on the admin plane, and on that of the metrics.
+const MAX_ADMIN_CONNECTIONS: usize = 1_024;
 /// Requests at once on one connection of HTTP/2.
 const MAX_STREAMS: u32 = 250;
 /// Streams that a client may open and take back before its connection is closed.
@@ -73,7 +75,7 @@ const MAX_RESETS: usize = 100;
 /// How much a listener bears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// Connections at once; whoever comes then is turned away.
+    /// Connections at once on the data plane, and at most 1,024 of them on each other listener; further ones are turned away.
     pub connections: usize,
     /// For a TLS handshake.
     pub handshake: Duration,
@@ -156,6 +158,7 @@ pub(crate) struct Traffic {
 pub(crate) struct Listener {
     socket: TcpListener,
     address: SocketAddr,
+    plane: Plane,
     tls: Option<Arc<Kept<ServerConfig>>>,
     patience: Patience,
     observe: Observe,
@@ -164,15 +167,23 @@ pub(crate) struct Listener {
 
 impl Listener {
     pub(crate) async fn bind(
+        plane: Plane,
+        address: SocketAddr,
         config: &Config,
         tls: Option<Arc<Kept<ServerConfig>>>,
         traffic: Arc<Traffic>,
     ) -> io::Result<Self> {
-        let socket = TcpListener::bind(config.http).await?;
+        let socket = TcpListener::bind(address).await?;
         stall::bound_unsent_bytes(&socket);
         let address = socket.local_addr()?;
         let (patience, observe) = (config.patience, config.observe.clone());
-        Ok(Listener { socket, address, tls, patience, observe, traffic })
+        Ok(Listener { socket, address, plane, tls, patience, observe, traffic })
+    }
+
+    /// Connections at once.
+    fn places(&self) -> usize {
+        let most = self.patience.connections;
+        if self.plane == Plane::Data { most } else { most.min(MAX_ADMIN_CONNECTIONS) }
     }
 
     pub(crate) const fn address(&self) -> SocketAddr {
@@ -182,8 +193,8 @@ impl Listener {
     /// Serves until `stop` is done, then finishes what is in flight.
     pub(crate) async fn serve(self, app: App, stop: impl Future<Output = ()>) {
         let entrance = Entrance {
-            doors: Doors { router: router(app.clone()), app },
-            places: Arc::new(Semaphore::new(self.patience.connections)),
+            doors: Doors { router: router(app.clone(), self.plane), app, plane: self.plane },
+            places: Arc::new(Semaphore::new(self.places())),
             phase: watch::Sender::new(Phase::Serving),
         };
         let farewell = async {
@@ -241,7 +252,7 @@ impl Listener {
 
     fn turn_away(&self) {
         if self.traffic.turned_away.fetch_add(1, Ordering::Relaxed).is_power_of_two() {
-            let most = self.patience.connections;
+            let most = self.places();
             tracing::warn!(most, "all places are taken: connections are turned away");
         }
     }
@@ -281,6 +292,7 @@ impl Listener {
 #[derive(Debug, Clone)]
 struct Doors {
     app: App,
+    plane: Plane,
     router: Router,
 }
 
@@ -306,7 +318,8 @@ impl Connection {
     /// Answers checks; whatever else there is to do is hyper's. Its futures are large, and most connections wait, so
     /// they are made when there is something to do.
     async fn serve_checks(self, mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let app = Some(&self.doors.app).filter(|app| self.observe.is_off() && app.checks_are_open());
+        let is_direct = self.doors.plane == Plane::Data && self.observe.is_off();
+        let app = Some(&self.doors.app).filter(|app| is_direct && app.checks_are_open());
         let direct = Direct { app, traffic: &self.traffic, silence: self.patience.head };
         let Some(read) = direct.serve(&mut stream, self.phase.clone()).await else {
             let _ = stream.shutdown().await; // an error is a client that has closed the connection
@@ -536,7 +549,7 @@ mod tests {
         let app = App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned()));
         let connection = Connection {
             peer: Peer("127.0.0.1:1".parse().unwrap()),
-            doors: Doors { app, router: Router::new() },
+            doors: Doors { app, plane: Plane::Data, router: Router::new() },
             phase: watch::Sender::new(Phase::Serving).subscribe(),
             patience: Patience::default(),
             observe: Observe::nothing(),

@@ -68,7 +68,7 @@ impl TlsFiles {
     pub(crate) fn keep(self) -> Result<Arc<Kept<ServerConfig>>, TlsError> {
         let mut files = vec![self.certificate.clone(), self.key.clone()];
         files.extend(self.client_ca.clone());
-        Kept::new("TLS", files, move || self.load())
+        Kept::new("TLS certificates", files, move || self.load(), || None)
     }
 
     fn load(&self) -> Result<ServerConfig, TlsError> {

@@ -5,6 +5,7 @@ import * as api from '../api.js';
 import { verdictLine, vessel } from '../chart.js';
 import { every, field, h, pageHead, panel, select, show } from '../dom.js';
 import { number, plural, wait } from '../format.js';
+import { live } from '../live.js';
 
 const SECONDS = 20;
 const TICK_MS = 50;
@@ -15,6 +16,12 @@ const HOLD_RATE = 8;
 const FASTEST = 40;
 /** Requests on their way at once; a slow server is not buried. */
 const MOST_IN_FLIGHT = 16;
+
+/** Where checks are answered: the host of this page, with the port of that listener. */
+function checksAt() {
+  const port = live.stats?.checks_at?.split(':').at(-1) ?? '8080';
+  return `${location.protocol}//${location.hostname}:${port}`;
+}
 
 export function playground({ query, signal }) {
   const asked = query.get('algorithm');
@@ -158,7 +165,7 @@ export function playground({ query, signal }) {
     inForce = settings;
     const { algorithm, limit } = settings;
     history.replaceState(null, '', `#/playground?${new URLSearchParams({ algorithm, limit })}`);
-    same.textContent = `curl -i ${location.origin}/v1/check -d '${JSON.stringify({ key, ...settings, cost: form.cost() })}'`;
+    same.textContent = `curl -i ${checksAt()}/v1/check -d '${JSON.stringify({ key, ...settings, cost: form.cost() })}'`;
   }
 
   speed.addEventListener('input', () => { pace.textContent = paceText(); });

@@ -108,7 +108,7 @@ impl Work {
             within = stopped => within.unwrap_or(SHUTDOWN_TIMEOUT),
         };
         if timeout(within, self.finish()).await.is_err() {
-            self.abandon();
+            self.abandon().await;
         }
     }
 
@@ -135,8 +135,17 @@ impl Work {
         self.write_all().await;
     }
 
-    /// Counts everything that is still there as dropped.
-    fn abandon(&mut self) {
+    /// Counts everything that is still there as dropped, and ends the attempt that is under way: a database that recovers
+    /// later must not receive what was counted as dropped.
+    async fn abandon(&mut self) {
+        if let Some(attempt) = self.attempt.take() {
+            attempt.abort();
+            if let Ok(Ok(())) = attempt.await
+                && let Some(batch) = self.backlog.pop_front()
+            {
+                self.violations.settle(batch.refusals(), WriteOutcome::Written);
+            }
+        }
         let rest = self.violations.drain_all();
         self.stack(rest);
         let refusals = self.backlog.drain(..).map(|batch| batch.refusals()).sum();

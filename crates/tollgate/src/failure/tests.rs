@@ -147,7 +147,8 @@ fn partly_lost() -> Scripted {
         if let Outcome::Decided(verdict) = call.tiers[0].outcome
             && verdict.allowed
         {
-            call.tiers[0].outcome = Outcome::Held { if_passed: verdict, holder: Holder::Charge };
+            call.tiers[0].outcome =
+                Outcome::Held { if_passed: verdict, holder: Holder::Hold(Timestamp::from_micros(1)) };
         }
         Reply::Now
     })

@@ -304,7 +304,7 @@ fn holding(reply: Reply) -> Scripted {
         let is_charged = !call.refuses();
         for tier in call.tiers.iter_mut().filter(|_| is_charged) {
             let if_passed = *tier.verdict();
-            tier.outcome = Outcome::Held { if_passed, holder: Holder::Charge };
+            tier.outcome = Outcome::Held { if_passed, holder: Holder::Hold(Timestamp::from_micros(1)) };
         }
         reply
     })

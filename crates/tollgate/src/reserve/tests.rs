@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use tollgate_core::{Limit, Rule, RuleSet, Timestamp};
+use tollgate_core::{Descriptor, Limit, Rule, RuleSet, Timestamp};
 
 use super::*;
 use crate::clock::Clock;
@@ -213,22 +213,62 @@ async fn a_refused_or_unlimited_request_has_nothing_to_settle() {
 }
 
 #[tokio::test]
-async fn a_reservation_that_cannot_be_kept_is_charged_nothing() {
-    let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 100/h }]");
-    let long = Descriptor::new().with("user_id", "x".repeat(MAX_NOTE_BYTES));
-    let error = limiter.request(&long).cost(40).reserve(MINUTE).await.unwrap_err();
-    assert!(matches!(error, ReserveError::TooLong { size } if size > MAX_NOTE_BYTES), "{error}");
-    assert_eq!(limiter.request(&long).cost(0).peek().await.remaining(), Some(100));
+async fn a_caller_with_too_many_unsettled_reservations_is_charged_nothing_and_others_reserve() {
+    let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 1000000/h }]");
+    let user = user();
+    let reserve = async |caller| limiter.request(&user).caller(caller).reserve(MINUTE).await;
+    let mut open = Vec::new();
+    let full = loop {
+        match reserve("greedy").await {
+            Ok(reserved) => open.push(reserved.reservation.unwrap()),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full, ReserveError::Full(ReservationLimit::Caller { max: open.len() }));
+    assert_eq!(open.len(), 100_000 / 16);
+    assert_eq!(remaining(&limiter).await, [1_000_000 - open.len() as u64], "the refused one is not charged");
+    assert!(reserve("another").await.is_ok());
+    limiter.settle(open[0], 0).await.unwrap();
+    assert!(reserve("greedy").await.is_ok(), "a settled one makes room");
+    assert_eq!(reserve("greedy").await.unwrap_err(), full);
 }
 
 #[tokio::test]
-async fn a_note_has_only_the_attributes_that_keys_are_made_from() {
-    let (limiter, _) = limiter(TIERS);
-    let request = user().with("secret", "canary").with("plan", "free");
-    let answer = limiter.check(&request).await;
-    let note = Note::of(&answer, &request, 1, MINUTE).unwrap();
-    let text = String::from_utf8(note.to_bytes()).unwrap();
-    assert!(text.contains(r#""facts":{"endpoint":"/v1/chat","user_id":"42"}"#), "{text}");
-    assert!(!text.contains("canary"), "{text}");
-    assert_eq!(Note::read(text.as_bytes()), Some(note));
+async fn a_reservation_that_is_refused_keeps_no_place() {
+    let (limiter, _) = limiter("rules: [{ key: 'user:{user_id}', limit: 10/d }]");
+    let user = user();
+    for _ in 0..10_000 {
+        let refused = limiter.request(&user).cost(11).caller("greedy").reserve(MINUTE).await.unwrap();
+        assert!(refused.reservation.is_none());
+    }
+    assert!(limiter.request(&user).caller("greedy").reserve(MINUTE).await.unwrap().reservation.is_some());
+}
+
+#[tokio::test]
+async fn what_time_has_not_repaid_of_the_price_is_given_back() {
+    // 10 of 10 reserved, 4 used; 8 have come back since, so 2 are left to give back.
+    let (limiter, clock) = limiter("rules: [{ key: 'user:{user_id}', limit: 1/s burst 10 }]");
+    let id = reserve(&limiter, 10).await;
+    clock.advance(Micros::new(8_000_000));
+    limiter.settle(id, 4).await.unwrap();
+    assert_eq!(remaining(&limiter).await, [10]);
+    // 3 have come back: all 6 that were not used are left.
+    let id = reserve(&limiter, 10).await;
+    clock.advance(Micros::new(3_000_000));
+    limiter.settle(id, 4).await.unwrap();
+    assert_eq!(remaining(&limiter).await, [9]);
+}
+
+#[test]
+fn an_id_is_read_as_it_is_written_and_in_no_other_way() {
+    let id = ReservationId::random().unwrap();
+    let tagged = ReservationId { tag: Tag::read(b"kQ-_"), ..id };
+    assert_eq!(id.to_string().parse(), Ok(id));
+    assert_eq!(tagged.to_string().parse(), Ok(tagged));
+    assert_eq!(ReservationId::from_bits(7).to_string(), "00000000000000000000000000000007");
+    let digits = "0000000000000000000000000000000";
+    for last in ["", "G", "A", "7kQ3", "7kQ3x1", "7kQ3{", "7 Q3x", "7é__"] {
+        assert_eq!(format!("{digits}{last}").parse::<ReservationId>(), Err(ReservationIdError), "{last}");
+    }
+    assert_eq!("+0000000000000000000000000000007".parse::<ReservationId>(), Err(ReservationIdError));
 }

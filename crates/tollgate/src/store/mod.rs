@@ -8,7 +8,6 @@
 #[cfg(feature = "redis")]
 pub(crate) mod leased;
 pub(crate) mod memory;
-mod note;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(test)]
@@ -29,11 +28,9 @@ use self::leased::LeasedStore;
 #[cfg(feature = "redis")]
 use self::redis::RedisStore;
 use crate::clock::Clock;
-use crate::reserve::ReservationId;
+use crate::reserve::{Reservation, ReservationId, ReservationLimit, SettleError, Settled};
 use crate::shares::Shares;
 pub use memory::{Bounds, MemoryStats, MemoryStore};
-pub(crate) use note::MAX_NOTE_BYTES;
-pub use note::{About, Difference, Due, NoteName};
 
 /// Everything a store needs for one decision.
 #[derive(Debug)]
@@ -48,8 +45,8 @@ pub struct Call<'a> {
     pub tiers: &'a mut Tiers,
     /// A request that would be delayed for longer is refused, with `retry_after` = delay - `max_wait`.
     pub max_wait: Micros,
-    /// Whether the charge may be settled later, so that its rows need their marks.
-    pub is_reservation: bool,
+    /// What the store records of the charge, if it is settled later.
+    pub reservation: Option<&'a mut Reservation>,
     /// When the decision has to be made, retries and fallbacks included.
     pub deadline: Deadline,
 }
@@ -71,12 +68,14 @@ impl<'a> Call<'a> {
     #[inline]
     pub fn new(op: Op, rules: &'a RuleSet, request: &'a Descriptor<'a>, tiers: &'a mut Tiers) -> Self {
         let (max_wait, deadline) = (Micros::MAX, Deadline::default());
-        Call { op, rules, request, tiers, max_wait, is_reservation: false, deadline }
+        Call { op, rules, request, tiers, max_wait, reservation: None, deadline }
     }
 
     /// The same call for a shorter time.
     pub(crate) fn reborrow(&mut self) -> Call<'_> {
-        Call { tiers: self.tiers, ..*self }
+        let Call { op, rules, request, max_wait, deadline, .. } = *self;
+        let reservation = self.reservation.as_deref_mut();
+        Call { op, rules, request, tiers: self.tiers, max_wait, reservation, deadline }
     }
 
     /// The rule of a row.
@@ -208,41 +207,31 @@ pub trait Store: Send + Sync + 'static {
         key: Key<'_>,
     ) -> impl Future<Output = Result<Option<State>, StoreError>> + Send;
 
-    /// Keeps a note for this time, unless there is one of that name: then that stays, and is the answer. Of several
-    /// concurrent writers exactly one is answered that there was none.
+    /// Claims room for the record of a reservation, before it is charged. A store without a bound of its own has room.
     ///
     /// # Errors
     ///
-    /// The store gave no answer, and may have kept the note all the same; or it is full ([`StoreError::Rejected`] with
-    /// `OOM`).
-    fn keep(
-        &self,
-        name: NoteName,
-        note: &[u8],
-        ttl: Micros,
-    ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+    /// There are too many unsettled reservations, of this caller or in all.
+    fn claim_reservation(&self, reservation: &Reservation) -> Result<(), ReservationLimit> {
+        let _ = reservation;
+        Ok(())
+    }
 
-    /// The note of a name; `None` when there was none, or it has expired.
-    ///
-    /// # Errors
-    ///
-    /// The store gave no answer.
-    fn recall(&self, name: NoteName) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+    /// Frees what [`claim_reservation`](Self::claim_reservation) claimed for a reservation that came to nothing.
+    fn drop_reservation(&self, id: ReservationId) {
+        let _ = id;
+    }
 
-    /// Settles the buckets of a reservation, each independently and once, and answers how much that moved for each.
-    ///
-    /// The change of a bucket and its receipt are written together. A repeated call, within `ttl`, is answered from the
-    /// receipt and changes nothing, so a settlement whose answer was lost may be repeated.
+    /// Settles a reservation with what the work took, once: another settlement is answered what the first did.
     ///
     /// # Errors
     ///
-    /// The store gave no answer about every bucket. Call again: what was done is not done twice.
+    /// There is no such reservation any more; or the store gave no answer, and may have settled it all the same.
     fn settle(
         &self,
-        reservation: ReservationId,
-        due: &[Due<'_>],
-        ttl: Micros,
-    ) -> impl Future<Output = Result<Vec<u64>, StoreError>> + Send;
+        id: ReservationId,
+        actual: u64,
+    ) -> impl Future<Output = Result<Settled, SettleError>> + Send;
 }
 
 /// The most calls of one batch that wait for a store at the same time: the connection pipelines them, and a batch must not
@@ -384,20 +373,15 @@ impl Store for AnyStore {
         each!(self, store => store.inspect(rule, key).await)
     }
 
-    async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
-        each!(self, store => store.keep(name, note, ttl).await)
+    fn claim_reservation(&self, reservation: &Reservation) -> Result<(), ReservationLimit> {
+        each!(self, store => store.claim_reservation(reservation))
     }
 
-    async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
-        each!(self, store => store.recall(name).await)
+    fn drop_reservation(&self, id: ReservationId) {
+        each!(self, store => store.drop_reservation(id));
     }
 
-    async fn settle(
-        &self,
-        reservation: ReservationId,
-        due: &[Due<'_>],
-        ttl: Micros,
-    ) -> Result<Vec<u64>, StoreError> {
-        each!(self, store => store.settle(reservation, due, ttl).await)
+    async fn settle(&self, id: ReservationId, actual: u64) -> Result<Settled, SettleError> {
+        each!(self, store => store.settle(id, actual).await)
     }
 }

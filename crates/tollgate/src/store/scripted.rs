@@ -5,11 +5,11 @@ use std::future::{Future, pending};
 
 use parking_lot::Mutex;
 use tollgate_core::algorithm::State;
-use tollgate_core::{Key, Micros, Outcome, Rule, StoreError, Timestamp};
+use tollgate_core::{Key, Outcome, Rule, StoreError, Timestamp};
 
-use super::{Bounds, Call, Due, MemoryStore, NoteName, Store};
+use super::{Bounds, Call, MemoryStore, Store};
 use crate::clock::Clock;
-use crate::reserve::ReservationId;
+use crate::reserve::{ReservationId, SettleError, Settled};
 
 type Script = dyn Fn(&MemoryStore, &mut Call<'_>) -> Reply + Send + Sync;
 
@@ -30,7 +30,7 @@ pub(crate) struct Finished {
     pub(crate) held: usize,
 }
 
-/// A store that a script answers for; notes and settlements are kept in memory.
+/// A store that a script answers for; reservations are settled in memory.
 pub(crate) struct Scripted {
     memory: MemoryStore,
     script: Box<Script>,
@@ -86,21 +86,8 @@ impl Store for Scripted {
         self.memory.inspect(rule, key)
     }
 
-    async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
-        self.memory.keep(name, note, ttl).await
-    }
-
-    async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
-        self.memory.recall(name).await
-    }
-
-    async fn settle(
-        &self,
-        reservation: ReservationId,
-        due: &[Due<'_>],
-        ttl: Micros,
-    ) -> Result<Vec<u64>, StoreError> {
-        self.memory.settle(reservation, due, ttl).await
+    async fn settle(&self, id: ReservationId, actual: u64) -> Result<Settled, SettleError> {
+        self.memory.settle(id, actual).await
     }
 }
 

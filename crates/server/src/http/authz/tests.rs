@@ -52,7 +52,7 @@ fn forwarded<'a>(uri: &'a str, client: &'a str) -> Vec<(&'static str, &'a str)> 
 
 #[tokio::test]
 async fn the_original_request_is_what_is_checked_and_refusals_have_headers_and_a_problem() {
-    let app = router(app());
+    let app = both_planes(app());
     for uri in ["/api/a?x=1", "//api/%62"] {
         let (status, headers, body) = ask(&app, LOCAL, "/v1/authz", &forwarded(uri, "192.0.2.7")).await;
         assert_eq!((status, body), (StatusCode::OK, Value::Null), "{uri}");
@@ -81,7 +81,7 @@ async fn the_original_request_is_what_is_checked_and_refusals_have_headers_and_a
 
 #[tokio::test]
 async fn a_client_that_rotates_what_it_sends_is_one_bucket() {
-    let app = router(app());
+    let app = both_planes(app());
     let mut statuses = Vec::new();
     for n in 0..4 {
         let said = format!("10.9.8.{n}, 192.0.2.7");
@@ -92,7 +92,7 @@ async fn a_client_that_rotates_what_it_sends_is_one_bucket() {
 
 #[tokio::test]
 async fn a_status_may_be_disguised_and_the_true_one_is_told() {
-    let app = router(app());
+    let app = both_planes(app());
     let mut seen = Vec::new();
     for _ in 0..3 {
         let asked = ask(&app, LOCAL, "/v1/authz?deny_status=403", &forwarded("/api/a", "192.0.2.7")).await;
@@ -126,7 +126,7 @@ async fn a_rule_that_fails_closed_is_marked_as_a_decision() {
     let rules = "rules: [{ name: strict, key: global, limit: 5/s, on_store_failure: closed }]";
     let rules = tollgate::rules::parse("rules.yaml", rules).unwrap();
     let limiter = Limiter::new(rules, AnyStore::from(store));
-    let app = router(App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned())));
+    let app = both_planes(App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned())));
     for (path, shown) in [("/v1/authz", 503), ("/v1/authz?deny_status=403", 403)] {
         let (status, headers, body) = ask(&app, LOCAL, path, &forwarded("/", "192.0.2.7")).await;
         assert_eq!(
@@ -144,7 +144,7 @@ async fn a_rule_that_fails_closed_is_marked_as_a_decision() {
 
 #[tokio::test]
 async fn only_trusted_proxies_may_ask_for_others() {
-    let local = router(app());
+    let local = both_planes(app());
     let (status, _, body) = ask(&local, "192.0.2.99:1", "/v1/authz", &forwarded("/api/a", "192.0.2.7")).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     let detail = body["detail"].as_str().unwrap();
@@ -152,7 +152,7 @@ async fn only_trusted_proxies_may_ask_for_others() {
     let config =
         IdentifyConfig { trusted_proxies: vec!["192.0.2.0/24".to_owned()], ..IdentifyConfig::default() };
     let named = app_with(RULES).with_identify(Identify::try_from(config).unwrap());
-    let named = router(named);
+    let named = both_planes(named);
     let asked = forwarded("/api/a", "203.0.113.7, 192.0.2.1");
     assert_eq!(ask(&named, "192.0.2.99:1", "/v1/authz", &asked).await.0, StatusCode::OK);
     assert_eq!(ask(&named, LOCAL, "/v1/authz", &asked).await.0, StatusCode::UNAUTHORIZED);
@@ -160,7 +160,7 @@ async fn only_trusted_proxies_may_ask_for_others() {
 
 #[tokio::test]
 async fn a_proxy_that_says_too_little_or_too_much_is_told_what_to_set() {
-    let app = router(app());
+    let app = both_planes(app());
     for (headers, part) in [
         (vec![], "have it set `x-forwarded-method` or `x-original-method`"),
         (
@@ -202,7 +202,7 @@ async fn a_proxy_that_says_too_little_or_too_much_is_told_what_to_set() {
 async fn every_error_has_the_status_that_the_proxy_chose_and_is_counted() {
     let app = app();
     let gate = Arc::clone(&app.gate);
-    let app = router(app);
+    let app = both_planes(app);
     for (peer, headers, real) in
         [(LOCAL, vec![], "400"), ("192.0.2.99:1", forwarded("/api/a", "192.0.2.7"), "401")]
     {
@@ -223,7 +223,7 @@ async fn every_error_has_the_status_that_the_proxy_chose_and_is_counted() {
 #[tokio::test]
 async fn a_fragment_is_no_part_of_the_path() {
     let rules = "rules: [{ name: login, key: 'ip:{ip}', limit: 1/h, when: { endpoint: /login } }]";
-    let app = router(app_with(rules));
+    let app = both_planes(app_with(rules));
     let mut statuses = Vec::new();
     for uri in ["/login", "/login#", "/login#/free", "/login?a#b", "/login%2F", "/x/..%2flogin", "/login%23"]
     {
@@ -234,7 +234,7 @@ async fn a_fragment_is_no_part_of_the_path() {
 
 #[tokio::test]
 async fn ingress_nginx_says_path_and_host_in_one_url() {
-    let app = router(app());
+    let app = both_planes(app());
     let url = |url, more: &[(&'static str, &'static str)]| {
         [&[("x-original-method", "GET"), ("x-original-url", url), ("x-forwarded-for", "192.0.2.7")], more]
             .concat()
@@ -252,7 +252,7 @@ async fn ingress_nginx_says_path_and_host_in_one_url() {
 
 #[tokio::test]
 async fn every_spelling_of_a_host_is_one_host_and_odd_paths_are_paths() {
-    let app = router(app());
+    let app = both_planes(app());
     let mut statuses = Vec::new();
     for host in ["Example.com", "example.COM:8080"] {
         let mut headers = forwarded("/hosts", "192.0.2.7");
@@ -269,7 +269,7 @@ async fn every_spelling_of_a_host_is_one_host_and_odd_paths_are_paths() {
 
 #[tokio::test]
 async fn decisions_are_recorded_like_any_other() {
-    let app = router(app());
+    let app = both_planes(app());
     for _ in 0..3 {
         ask(&app, LOCAL, "/v1/authz", &forwarded("/api/a/", "192.0.2.7")).await;
     }
@@ -291,7 +291,7 @@ async fn decisions_are_recorded_like_any_other() {
 
 #[tokio::test]
 async fn older_headers_are_for_forward_auth_too() {
-    let app = router(app().with_headers(HeaderForm::new(HeaderSet::Draft06)));
+    let app = both_planes(app().with_headers(HeaderForm::new(HeaderSet::Draft06)));
     let (_, headers, _) = ask(&app, LOCAL, "/v1/authz", &forwarded("/api/a", "192.0.2.7")).await;
     assert_eq!(
         (&headers["ratelimit-limit"], headers.contains_key("x-ratelimit-limit")),
@@ -312,7 +312,7 @@ async fn a_plan_that_was_looked_up_has_the_partition_of_one_that_was_named() {
     };
     let form = HeaderForm::DEFAULT.with_partition(PartitionSecret::new(b"sixteen bytes or").unwrap());
     let app = App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned()));
-    let app = router(app.with_identify(Identify::try_from(config).unwrap()).with_headers(form));
+    let app = both_planes(app.with_identify(Identify::try_from(config).unwrap()).with_headers(form));
     let policy = async |more: &[(&'static str, &'static str)]| {
         let headers = [forwarded("/", "192.0.2.7"), vec![("x-user", "42")], more.to_vec()].concat();
         ask(&app, LOCAL, "/v1/authz", &headers).await.1["ratelimit-policy"].clone()
@@ -332,7 +332,7 @@ rules:
   - { name: model-tokens, key: "ip:{ip}", limit: 10000/h, cost: tokens }
   - { name: requests, key: "ip:{ip}", limit: 5/h }
 "#;
-    let app = router(app_with(rules).with_identify(Identify::try_from(config).unwrap()));
+    let app = both_planes(app_with(rules).with_identify(Identify::try_from(config).unwrap()));
     let sent = async |path: &str, tokens: &'static str| {
         let headers = [forwarded("/", "192.0.2.7"), vec![("x-tokens", tokens)]].concat();
         ask(&app, LOCAL, path, &headers).await

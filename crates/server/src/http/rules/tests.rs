@@ -12,7 +12,7 @@ use tollgate::sql::Database;
 use tollgate::{AnyStore, Limiter, MemoryStore, Violations};
 use tower::ServiceExt as _;
 
-use super::super::{App, Peer, RulesHome, router};
+use super::super::{App, Peer, RulesHome, both_planes};
 
 /// A server over a database of its own, which goes away with the test.
 struct Server {
@@ -41,7 +41,7 @@ impl Server {
         };
         tokio::spawn(follower.run(Arc::clone(&limiter)));
         let app = App::new(limiter, home).with_violations(ViolationLog::new(database.clone()));
-        Server { router: router(app), database, violations, folder }
+        Server { router: both_planes(app), database, violations, folder }
     }
 
     async fn send(
@@ -293,7 +293,7 @@ async fn a_preview_tells_what_would_change_and_changes_nothing() {
 async fn rules_of_a_file_are_shown_and_not_changed() {
     let text = "rules: [{ key: 'user:{user_id}', plan: free, limit: 1/min, mode: off }]";
     let limiter = Limiter::new(parse("rules.yaml", text).unwrap(), AnyStore::from(MemoryStore::new()));
-    let router = router(App::new(Arc::new(limiter), RulesHome::File("rules.yaml".to_owned())));
+    let router = both_planes(App::new(Arc::new(limiter), RulesHome::File("rules.yaml".to_owned())));
     let (status, _, list) = send(&router, "GET /v1/rules", &[], "").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(

@@ -59,7 +59,7 @@ async fn an_invalid_cost_attribute_is_400_on_every_route_and_charges_nothing() {
 
 #[tokio::test]
 async fn a_preference_for_200_does_not_hide_an_invalid_cost_attribute() {
-    let app = router(app_with(TOKENS));
+    let app = both_planes(app_with(TOKENS));
     let (status, ..) = post_to(&app, "/v1/check", &body("42", "-5000"), &[("prefer", "status=200")]).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }

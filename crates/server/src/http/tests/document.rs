@@ -4,9 +4,20 @@ use std::sync::LazyLock;
 
 use super::*;
 
-static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
-    let (_, document) = documented(&Access::default()).split_for_parts();
+/// The document of a plane.
+fn of(plane: Plane) -> Value {
+    let (_, document) = documented(plane, &Access::default()).split_for_parts();
     serde_json::from_str(&document.to_json().unwrap()).unwrap()
+}
+
+/// The routes and types of both planes.
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+    let (mut both, data) = (of(Plane::Admin), of(Plane::Data));
+    for part in ["/paths", "/components/schemas"] {
+        let Some(Value::Object(into)) = both.pointer_mut(part) else { panic!("{part} is an object") };
+        into.extend(data.pointer(part).unwrap().as_object().unwrap().clone());
+    }
+    both
 });
 
 /// What the document says about the route of a request.
@@ -49,40 +60,64 @@ pub(super) fn holds(line: &str, status: StatusCode, headers: &HeaderMap, body: &
 
 #[tokio::test]
 async fn every_route_of_the_document_is_served_and_the_document_itself_is_one() {
-    let served = Served::with(RULES);
-    let (_, _, document) = served.send("GET /openapi.json", "").await;
-    assert_eq!(document, *DOCUMENT);
+    let status = async |plane, line: &str| {
+        let router = router(app_with(RULES), plane);
+        router.oneshot(Served::request(line, "not JSON")).await.unwrap().status()
+    };
     let mut routes = 0;
-    for (path, operations) in document["paths"].as_object().unwrap() {
-        for method in operations.as_object().unwrap().keys() {
-            let line = format!("{} {}", method.to_uppercase(), path.replace(['{', '}'], ""));
-            let request = Served::request(&line, "not JSON");
-            let status = served.router.clone().oneshot(request).await.unwrap().status();
-            assert_ne!(status, StatusCode::METHOD_NOT_ALLOWED, "{line}");
-            routes += 1;
+    for (plane, other) in [(Plane::Data, Plane::Admin), (Plane::Admin, Plane::Data)] {
+        let asked = Served::request("GET /openapi.json", "");
+        let answer = router(app_with(RULES), plane).oneshot(asked).await.unwrap().into_body();
+        let document: Value = serde_json::from_slice(&to_bytes(answer, 64 << 20).await.unwrap()).unwrap();
+        assert_eq!(document, of(plane));
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            for method in operations.as_object().unwrap().keys() {
+                let line = format!("{} {}", method.to_uppercase(), path.replace(['{', '}'], ""));
+                assert_ne!(status(plane, &line).await, StatusCode::METHOD_NOT_ALLOWED, "{line}");
+                routes += 1;
+                if !["/livez", "/readyz", "/openapi.json"].contains(&path.as_str()) {
+                    assert_eq!(status(other, &line).await, StatusCode::NOT_FOUND, "{line} on {other:?}");
+                }
+            }
         }
     }
     assert!(routes >= 25, "{routes}");
+    for line in ["GET /", "GET /metrics", "GET /assets/app.js"] {
+        assert_eq!(status(Plane::Data, line).await, StatusCode::NOT_FOUND, "{line}");
+    }
+    assert_eq!(status(Plane::Metrics, "GET /metrics").await, StatusCode::OK);
+    assert_eq!(status(Plane::Metrics, "GET /v1/rules").await, StatusCode::NOT_FOUND);
 }
 
 const READ: &str = "read-0123456789abcdef";
 const CHECK: &str = "check-0123456789abcdef";
 
+/// The folder of token files, deleted with this.
+struct Folder(std::path::PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// One token that may look, and one that may ask for decisions.
-fn access(test: &str) -> Access {
+fn access(test: &str) -> (Folder, Access) {
+    let folder = std::env::temp_dir().join(format!("tollgate-{test}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
     let tokens = |role: &str, line: String| {
-        let path = std::env::temp_dir().join(format!("tollgate-{test}-{role}-{}", std::process::id()));
+        let path = folder.join(role);
         std::fs::write(&path, line).unwrap();
-        let tokens = Tokens::of(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        Some(tokens)
+        Some(Tokens::of(&path).unwrap())
     };
-    Access { admin: tokens("admin", format!("read:{READ}\n")), check: tokens("check", format!("{CHECK}\n")) }
+    let (admin, check) = (tokens("admin", format!("read:{READ}\n")), tokens("check", format!("{CHECK}\n")));
+    (Folder(folder), Access { admin, check })
 }
 
 #[tokio::test]
 async fn whatever_a_guard_answers_is_in_the_document() {
-    let router = router(app_with(RULES).with_access(access("document")));
+    let (_folder, access) = access("document");
+    let router = both_planes(app_with(RULES).with_access(access));
     let mut seen = std::collections::BTreeSet::new();
     for (path, operations) in DOCUMENT["paths"].as_object().unwrap() {
         // The answer to HEAD has no body to hold against anything.
@@ -118,7 +153,8 @@ async fn whatever_a_guard_answers_is_in_the_document() {
 
 #[tokio::test]
 async fn a_token_of_another_role_is_told_so_and_is_not_a_wrong_one() {
-    let router = router(app_with(RULES).with_access(access("roles")));
+    let (_folder, access) = access("roles");
+    let router = both_planes(app_with(RULES).with_access(access));
     let ask = async |line: &str, token: &str| {
         let mut request = Served::request(line, "{}");
         request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());

@@ -96,7 +96,7 @@ async fn a_decision_that_is_gone_is_404_and_says_how_many_are_kept() {
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert!(problem["detail"].as_str().unwrap().contains("among the last 100"), "{problem}");
     let app = served.app.clone().with_decisions(0);
-    let none = Served { router: router(app.clone()), app, ..served };
+    let none = Served { router: both_planes(app.clone()), app, ..served };
     none.ok("POST /v1/check", FREE).await;
     let list = none.ok("GET /v1/decisions", "").await;
     assert_eq!((&list["capacity"], &list["recorded"]), (&json!(0), &json!(1)));

@@ -115,3 +115,27 @@ async fn what_does_not_fit_is_named() {
         assert_eq!((status, &problem["path"]), (StatusCode::BAD_REQUEST, &json!(path)), "{body}: {problem}");
     }
 }
+
+#[tokio::test]
+async fn a_caller_with_too_many_unsettled_reservations_is_told_the_bound_and_others_reserve() {
+    let served = Served::with("rules: []");
+    let body = json!({"key": "job", "limit": "1000000/s", "ttl_ms": 86_400_000}).to_string();
+    let mut kept = 0;
+    let (status, headers, problem) = loop {
+        let answer = served.send("POST /v1/reserve", &body).await;
+        if answer.0 != StatusCode::OK {
+            break answer;
+        }
+        kept += 1;
+    };
+    assert_eq!((status, kept), (StatusCode::TOO_MANY_REQUESTS, 6_250));
+    assert_eq!(
+        (&headers["content-type"], &headers["retry-after"]),
+        (&"application/problem+json".parse().unwrap(), &"1".parse().unwrap())
+    );
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("this caller has 6250 unsettled reservations"), "{detail}");
+    let mut other = Served::request("POST /v1/reserve", &body);
+    other.extensions_mut().insert(Peer("192.0.2.7:50000".parse().unwrap()));
+    assert_eq!(served.router.clone().oneshot(other).await.unwrap().status(), StatusCode::OK);
+}

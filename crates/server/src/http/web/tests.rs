@@ -5,7 +5,7 @@ use axum::http::Request;
 use tollgate::{AnyStore, Limiter, MemoryStore, rules};
 use tower::ServiceExt as _;
 
-use super::super::{RulesHome, router as whole};
+use super::super::{RulesHome, both_planes as whole};
 use super::*;
 
 /// The promise of the page: everything together is smaller than this.

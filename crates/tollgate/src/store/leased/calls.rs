@@ -22,21 +22,20 @@ impl Shared {
         let answer = self.redis.lease(&place, &call, deadline).await;
         let mut shard = self.table.shard(hash);
         let entry = shard.get_mut(&hash).filter(|entry| entry.is_under(&place.limit));
-        let now = self.now();
-        match &answer {
-            Ok(grant) => {
-                self.note_round_trip(now.since(called.sent()).get());
-                if let Some(entry) = entry {
-                    entry.bucket.granted(called, grant, now);
-                }
-            }
-            Err(_) => {
-                self.counters.failed_calls.fetch_add(1, Ordering::Relaxed);
-                self.count_stranded(call.returned / Terms::of(&place.limit).units);
-                if let Some(entry) = entry {
-                    entry.bucket.gave_up(called, now);
-                }
-            }
+        let (now, units) = (self.now(), Terms::of(&place.limit).units);
+        match (&answer, entry) {
+            (Ok(grant), Some(entry)) => entry.bucket.granted(called, grant, now),
+            (Ok(grant), None) => self.count_stranded(grant.lease.map_or(0, |lease| lease.content / units)),
+            (Err(_), Some(entry)) => entry.bucket.gave_up(called, now),
+            (Err(_), None) => {}
+        }
+        let is_in_time = answer.as_ref().is_ok_and(|grant| call.boundary.is_none_or(|end| grant.at < end));
+        if !is_in_time {
+            self.count_stranded(call.returned / units);
+        }
+        match answer {
+            Ok(_) => self.note_round_trip(now.since(called.sent()).get()),
+            Err(_) => _ = self.counters.failed_calls.fetch_add(1, Ordering::Relaxed),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Periodic maintenance: renews and returns leases, sends heartbeats, charges what is owed.
+//! Periodic maintenance: renews and returns leases, sends heartbeats, charges what is unpaid.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -10,9 +10,9 @@ use tollgate_core::lease::lease_time;
 use tollgate_core::{KeyHash, Micros, StoreError};
 
 use super::Shared;
-use super::owed::Debit;
 use super::table::Outgoing;
 use crate::shares::{HEARTBEAT_INTERVAL, MEMBERSHIP_TTL};
+use crate::store::redis::Place;
 
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(50);
 /// How often a store that is being closed tries to return what is still leased, and the pause in between.
@@ -21,7 +21,7 @@ const CLOSE_RETRY_DELAY: Duration = Duration::from_millis(5);
 /// Lease calls that are sent together.
 const CALLS_AT_ONCE: usize = 1_024;
 const DEBITS_AT_ONCE: usize = 64;
-/// How long a store that is being closed charges what is owed.
+/// How long a store that is being closed charges what is unpaid.
 const DEBIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs until the store is closed or dropped.
@@ -37,7 +37,7 @@ async fn upkeep(shared: Weak<Shared>) {
             heartbeat_at = Some(now.after(HEARTBEAT_INTERVAL));
             shared.send_heartbeat(MEMBERSHIP_TTL).await;
         }
-        shared.charge_owed().await;
+        shared.charge_unpaid().await;
         drop(shared);
         tokio::time::sleep(UPKEEP_INTERVAL).await;
     }
@@ -58,7 +58,7 @@ fn open(shared: &Weak<Shared>) -> Option<Arc<Shared>> {
     shared.upgrade().filter(|shared| !shared.is_closed())
 }
 
-/// Returns all leases, charges what is owed and ends this node's membership. A lease that is being renewed is returned when
+/// Returns all leases, charges what is unpaid and ends this node's membership. A lease that is being renewed is returned when
 /// that is done.
 pub(super) async fn close(shared: &Arc<Shared>) {
     for _ in 0..CLOSE_ATTEMPTS {
@@ -69,17 +69,17 @@ pub(super) async fn close(shared: &Arc<Shared>) {
                 shared.table.shard(hash).get_mut(&hash).and_then(|entry| entry.give_back(hash, true, shared))
             })
             .await;
-        let sum = shared.table.sum(shared.now());
+        let sum = shared.table.sum(shared);
         if sum.leases == 0 && sum.calls == 0 {
             break;
         }
         tokio::time::sleep(CLOSE_RETRY_DELAY).await;
     }
-    let charged = async { while shared.charge_owed().await > 0 {} };
+    let charged = async { while shared.charge_unpaid().await > 0 {} };
     let in_time = tokio::time::timeout(DEBIT_TIMEOUT, charged).await.is_ok();
-    let owed = shared.owed.keys();
-    if owed > 0 || !in_time {
-        tracing::warn!(keys = owed, "requests admitted while the store was unavailable stay uncharged");
+    let unpaid = shared.table.unpaid();
+    if unpaid > 0 || !in_time {
+        tracing::warn!(keys = unpaid, "requests admitted while the store was unavailable stay uncharged");
     }
     shared.send_heartbeat(Micros::ZERO).await;
 }
@@ -103,7 +103,7 @@ impl Shared {
             shard.retain(|_, entry| {
                 let is_idle = entry.bucket.is_idle(now);
                 entry.count_stranded(self);
-                !is_idle
+                !is_idle || entry.is_unpaid()
             });
             let leases = shard.iter().filter(|(_, entry)| entry.bucket.is_leased());
             leased.extend(leases.map(|(hash, _)| *hash));
@@ -161,30 +161,34 @@ impl Shared {
     }
 
     /// Charges some of what was admitted while Redis was unavailable, concurrently, and returns how many debits are settled.
-    async fn charge_owed(self: &Arc<Self>) -> usize {
+    async fn charge_unpaid(self: &Arc<Self>) -> usize {
+        if !self.has_unpaid.swap(false, Ordering::Relaxed) {
+            return 0;
+        }
         let mut debits = JoinSet::new();
-        for (hash, debit) in self.owed.take(DEBITS_AT_ONCE, |place| self.redis.reaches(place)) {
-            debits.spawn(Arc::clone(self).charge_debit(hash, debit));
+        for (hash, place, cost) in self.table.start_charging(DEBITS_AT_ONCE, self) {
+            debits.spawn(Arc::clone(self).charge_debit(hash, place, cost));
         }
         let mut settled = 0;
         while let Some(charged) = debits.join_next().await {
             settled += usize::from(charged.unwrap_or(false));
+        }
+        if self.table.unpaid() > 0 {
+            self.has_unpaid.store(true, Ordering::Relaxed);
         }
         settled
     }
 
     /// Whether the debit is settled. One that may have been charged is not sent again, and what the bucket does not have is
     /// not charged: other requests have used it.
-    async fn charge_debit(self: Arc<Self>, hash: KeyHash, debit: Debit) -> bool {
-        match self.redis.debit(&debit.place, debit.cost).await {
-            Ok(charged) => _ = self.counters.debited.fetch_add(charged, Ordering::Relaxed),
-            Err(error) if error.is_in_doubt() => {}
-            Err(_) => {
-                self.owed.restore(hash, debit);
-                return false;
-            }
+    async fn charge_debit(self: Arc<Self>, hash: KeyHash, place: Arc<Place>, cost: u64) -> bool {
+        let debited = self.redis.debit(&place, cost).await;
+        if let Ok(charged) = debited {
+            self.counters.debited.fetch_add(charged, Ordering::Relaxed);
         }
-        true
+        let is_settled = debited.map_or_else(|error| error.is_in_doubt(), |_| true);
+        self.table.charged(hash, if is_settled { cost } else { 0 });
+        is_settled
     }
 
     pub(super) fn count_stranded(&self, tokens: u64) {

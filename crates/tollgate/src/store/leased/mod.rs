@@ -17,7 +17,6 @@
 
 mod calls;
 mod maintenance;
-mod owed;
 mod sync;
 mod table;
 mod take;
@@ -37,12 +36,11 @@ use tollgate_core::lease::Heat;
 use tollgate_core::rule::Consistency;
 use tollgate_core::{Descriptor, Holder, Key, Micros, Op, Outcome, Rule, StoreError, Tier, Timestamp};
 
-use self::owed::Owed;
-use self::table::{Table, heat};
+use self::table::{Entry, Row, Table, heat};
 use super::redis::RedisStore;
-use super::{Bounds, Call, Due, NoteName, Store, run_concurrently};
+use super::{Bounds, Call, Store, run_concurrently};
 use crate::clock::Clock;
-use crate::reserve::ReservationId;
+use crate::reserve::{Reservation, ReservationId, ReservationLimit, SettleError, Settled};
 use crate::shares::Shares;
 
 /// Decides locally where rules allow it, and at Redis elsewhere.
@@ -83,7 +81,8 @@ struct Shared {
     shares: Shares,
     /// The outcome of the last heartbeat, until membership is known; `None` before the first.
     membership: watch::Sender<Option<Result<(), StoreError>>>,
-    owed: Owed,
+    /// Whether an entry may have something unpaid.
+    has_unpaid: AtomicBool,
     /// No lease is asked for any more, and maintenance has stopped.
     closed: AtomicBool,
     /// Wakes maintenance when the store is closed.
@@ -162,7 +161,7 @@ impl LeasedStore {
             table: Table::new(),
             shares: Shares::new(clock, nodes, bounds),
             membership: watch::Sender::new(None),
-            owed: Owed::default(),
+            has_unpaid: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             closing: Arc::new(Notify::new()),
             counters: Counters::default(),
@@ -212,7 +211,7 @@ impl LeasedStore {
     /// What it has done, and holds.
     pub fn stats(&self) -> LeaseStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (counters, sum) = (&self.shared.counters, self.shared.table.sum(self.shared.now()));
+        let (counters, sum) = (&self.shared.counters, self.shared.table.sum(&self.shared));
         LeaseStats {
             local_decisions: read(&counters.local),
             remembered_refusals: read(&counters.remembered),
@@ -311,7 +310,12 @@ impl Store for LeasedStore {
     async fn run(&self, call: &mut Call<'_>) -> Timestamp {
         let shared = &self.shared;
         let shares_at = shared.run_shares(call).await;
-        if call.op == Op::Charge && !call.is_reservation {
+        // The place that was claimed is for shares.
+        if let Some(reservation) = call.reservation.as_deref().filter(|reservation| !reservation.is_recorded)
+        {
+            self.drop_reservation(reservation.id);
+        }
+        if call.op == Op::Charge && call.reservation.is_none() {
             shared.take(call);
         }
         if !call.has_pending() {
@@ -327,7 +331,7 @@ impl Store for LeasedStore {
     #[inline]
     fn run_now(&self, call: &mut Call<'_>) -> Option<Timestamp> {
         let (shared, rules) = (&self.shared, call.rules);
-        if call.op != Op::Charge || call.is_reservation {
+        if call.op != Op::Charge || call.reservation.is_some() {
             return None;
         }
         let is_counted = shared.shares.is_counted();
@@ -347,26 +351,26 @@ impl Store for LeasedStore {
 
     /// Also notes what a failure policy admitted instead of Redis, to be charged when Redis has recovered.
     fn finish(&self, call: &mut Call<'_>, passes: bool) {
-        let (shared, rules, request, op) = (&self.shared, call.rules, call.request, call.op);
-        if !passes {
-            shared.shares.give_back(call, |tier| is_local(rules.rule(tier.rule)));
-        }
-        for tier in call.tiers.iter_mut() {
-            let rule = rules.rule(tier.rule);
-            match tier.outcome {
-                Outcome::Held { if_passed, holder } if holder != Holder::Charge || is_local(rule) => {
+        let (shared, rules) = (&self.shared, call.rules);
+        shared.shares.finish(call, passes);
+        for at in 0..call.tiers.len() {
+            match call.tiers[at].outcome {
+                Outcome::Held { if_passed, holder: Holder::Lease(_) } => {
+                    let tier = &mut call.tiers[at];
                     let is_kept = passes || !tier.enforces();
-                    shared.decided(tier, rule.limit(), is_kept);
+                    shared.decided(tier, rules.rule(tier.rule).limit(), is_kept);
                     let verdict = if is_kept { if_passed } else { if_passed.given_back(tier.cost, None) };
                     tier.outcome = Outcome::Decided(verdict);
                 }
                 // What may have been charged is not charged again.
                 Outcome::Instead { verdict, error, .. }
-                    if passes && verdict.allowed && !error.is_in_doubt() =>
+                    if passes && verdict.allowed && !error.is_in_doubt() && call.op == Op::Charge =>
                 {
-                    if let Some(limit) = rule.limit().filter(|_| op == Op::Charge && heat(rule).is_some()) {
-                        let place = || shared.redis.place(rule, rule.key(request));
-                        shared.owed.add(tier.hash, limit, tier.cost, place);
+                    if let Some(row) = Row::of(call, &call.tiers[at]).filter(|row| row.cost > 0) {
+                        let mut shard = shared.table.shard(row.hash);
+                        if let Some(entry) = Entry::of(&mut shard, &row, shared) {
+                            entry.add_unpaid(&row, shared);
+                        }
                     }
                 }
                 _ => {}
@@ -394,21 +398,15 @@ impl Store for LeasedStore {
         }
     }
 
-    async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
-        self.shared.redis.keep(name, note, ttl).await
+    fn claim_reservation(&self, reservation: &Reservation) -> Result<(), ReservationLimit> {
+        self.shared.shares.buckets().claim_reservation(reservation)
     }
 
-    async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
-        self.shared.redis.recall(name).await
+    fn drop_reservation(&self, id: ReservationId) {
+        self.shared.shares.buckets().drop_reservation(id);
     }
 
-    /// At Redis and in this node's shares; leases are left to decisions.
-    async fn settle(
-        &self,
-        reservation: ReservationId,
-        due: &[Due<'_>],
-        ttl: Micros,
-    ) -> Result<Vec<u64>, StoreError> {
-        self.shared.settle(reservation, due, ttl).await
+    async fn settle(&self, id: ReservationId, actual: u64) -> Result<Settled, SettleError> {
+        self.shared.settle(id, actual).await
     }
 }

@@ -1,12 +1,12 @@
 //! Operations at Redis on keys that are leased here, and what they change in the table.
 
 use smallvec::SmallVec;
-use tollgate_core::{KeyHash, Micros, Op, Outcome, Rule, StoreError};
+use tollgate_core::{KeyHash, Micros, Op, Outcome};
 
+use super::Shared;
 use super::table::Row;
-use super::{Shared, is_local};
-use crate::reserve::ReservationId;
-use crate::store::{About, Call, Due, NoteName, Store as _};
+use crate::reserve::{ReservationId, SettleError, Settled};
+use crate::store::{Call, Store as _};
 
 impl Shared {
     /// The pending rows whose keys may be in the table.
@@ -38,9 +38,7 @@ impl Shared {
                 }
             }
             // The failure policy answers from now on, not a refusal of before.
-            (Op::Charge, Outcome::Lost(_)) | (Op::Refund | Op::Reset | Op::Undo, _) => {
-                self.drop_refusal(hash)
-            }
+            (Op::Charge, Outcome::Lost(_)) | (Op::Refund | Op::Reset, _) => self.drop_refusal(hash),
             (Op::Charge | Op::Peek, _) => {}
         }
     }
@@ -51,52 +49,16 @@ impl Shared {
         }
     }
 
-    /// Settles each bucket where it is.
-    pub(super) async fn settle(
-        &self,
-        reservation: ReservationId,
-        due: &[Due<'_>],
-        ttl: Micros,
-    ) -> Result<Vec<u64>, StoreError> {
-        let mut moved = vec![0; due.len()];
-        let (local, remote): (Vec<usize>, Vec<usize>) =
-            (0..due.len()).partition(|at| is_local(due[*at].rule));
-        let at_redis: Vec<Due<'_>> = remote.iter().map(|at| due[*at]).collect();
-        let settled = self.redis.settle(reservation, &at_redis, ttl).await?;
-        remote.into_iter().zip(settled).for_each(|(at, tokens)| moved[at] = tokens);
-        if !local.is_empty() {
-            self.settle_shares(reservation, due, &local, ttl, &mut moved).await?;
+    /// Settles a reservation at Redis, and what it was charged of this node's shares. Those of another node stay charged.
+    pub(super) async fn settle(&self, id: ReservationId, actual: u64) -> Result<Settled, SettleError> {
+        match self.redis.settle(id, actual).await {
+            Ok(settled) => {
+                // Also if it was settled before: the answer to that may have been lost.
+                let shares = self.shares.buckets().settle(id, settled.actual).await;
+                Ok(settled.with_unpaid(settled.unpaid.max(shares.map_or(0, |shares| shares.unpaid))))
+            }
+            Err(SettleError::Gone) => self.shares.buckets().settle(id, actual).await,
+            Err(error) => Err(error),
         }
-        due.iter().filter_map(Row::of_due).for_each(|row| self.drop_refusal(row.hash));
-        Ok(moved)
-    }
-
-    /// Settles this node's shares, unless another node has settled its own: a reservation is settled once.
-    async fn settle_shares(
-        &self,
-        reservation: ReservationId,
-        due: &[Due<'_>],
-        local: &[usize],
-        ttl: Micros,
-        moved: &mut [u64],
-    ) -> Result<(), StoreError> {
-        let (name, node) = (NoteName { reservation, about: About::Receipt }, self.node.to_le_bytes());
-        let first = self.redis.keep(name, &node, ttl).await?;
-        if first.is_some_and(|first| first != node) {
-            local.iter().for_each(|at| moved[*at] = due[*at].cost);
-            return Ok(());
-        }
-        let rank = self.shares.rank();
-        let rules: Vec<(usize, Rule)> = local
-            .iter()
-            .map(|at| (*at, due[*at].rule.divided(rank)))
-            .filter(|(_, rule)| rule.limit().is_some())
-            .collect();
-        let shares: Vec<Due<'_>> = rules.iter().map(|(at, rule)| Due { rule, ..due[*at] }).collect();
-        if !shares.is_empty() {
-            let settled = self.shares.buckets().settle(reservation, &shares, ttl).await?;
-            rules.iter().zip(settled).for_each(|((at, _), tokens)| moved[*at] = tokens);
-        }
-        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, MutexGuard};
@@ -11,8 +12,8 @@ use tollgate_core::rule::Consistency;
 use tollgate_core::{Descriptor, KeyHash, Limit, Micros, Rule, Tier, Timestamp};
 
 use super::{Held, Shared};
+use crate::store::Call;
 use crate::store::redis::Place;
-use crate::store::{Call, Due};
 
 /// A power of two.
 const SHARDS: usize = 64;
@@ -36,6 +37,10 @@ pub(super) struct Entry {
     heat: Heat,
     /// Where to call; known once a call was made.
     place: Option<Arc<Place>>,
+    /// Tokens that were admitted while Redis was unavailable and are not charged yet, at most the capacity.
+    unpaid: u64,
+    /// Whether a debit for them is under way.
+    is_charging: bool,
 }
 
 /// A row of a rule that is leased.
@@ -74,13 +79,6 @@ impl<'a> Row<'a> {
         let rule = call.rule(tier);
         let (limit, heat) = (rule.limit()?, heat(rule)?);
         Some(Row { hash: tier.hash, rule, limit, request: call.request, cost: tier.cost, heat })
-    }
-
-    /// The same for what is to be settled.
-    pub(super) fn of_due(due: &Due<'a>) -> Option<Self> {
-        let (rule, heat) = (due.rule, heat(due.rule)?);
-        let hash = crate::key_seeds().hash(due.key());
-        Some(Row { hash, rule, limit: due.limit(), request: due.request, cost: due.cost, heat })
     }
 }
 
@@ -139,13 +137,40 @@ impl Table {
         leases
     }
 
-    pub(super) fn sum(&self, now: Timestamp) -> Sum {
-        let mut sum = Sum::default();
+    /// Up to `count` debits that can be sent. Each ends with [`charged`](Self::charged).
+    pub(super) fn start_charging(&self, count: usize, shared: &Shared) -> Vec<(KeyHash, Arc<Place>, u64)> {
+        let mut debits = Vec::new();
+        for mut shard in self.shards() {
+            let unpaid = shard.iter_mut().filter_map(|(hash, entry)| {
+                let (place, cost) = entry.start_charging(shared)?;
+                Some((*hash, place, cost))
+            });
+            debits.extend(unpaid.take(count - debits.len()));
+        }
+        debits
+    }
+
+    /// A debit has ended, and so much of it is settled.
+    pub(super) fn charged(&self, hash: KeyHash, cost: u64) {
+        if let Some(entry) = self.shard(hash).get_mut(&hash) {
+            entry.unpaid = entry.unpaid.saturating_sub(cost);
+            entry.is_charging = false;
+        }
+    }
+
+    /// Keys of which something is unpaid.
+    pub(super) fn unpaid(&self) -> usize {
+        self.shards().map(|shard| shard.values().filter(|entry| entry.is_unpaid()).count()).sum()
+    }
+
+    pub(super) fn sum(&self, shared: &Shared) -> Sum {
+        let (mut sum, now) = (Sum::default(), shared.now());
         for mut shard in self.shards() {
             for entry in shard.values_mut() {
                 sum.tokens += entry.bucket.tokens(now);
                 sum.leases += usize::from(entry.bucket.is_leased());
                 sum.calls += u64::from(entry.bucket.is_calling());
+                entry.count_stranded(shared);
             }
         }
         sum
@@ -160,6 +185,8 @@ impl Entry {
             space: row.rule.space().digest(),
             heat: row.heat,
             place: None,
+            unpaid: 0,
+            is_charging: false,
         }
     }
 
@@ -181,6 +208,11 @@ impl Entry {
                 shared.send_in_background(returned);
             }
             before.count_stranded(shared);
+            if before.unpaid > 0 {
+                entry.unpaid = before.unpaid.min(row.limit.capacity());
+                entry.is_charging = before.is_charging;
+                entry.place(row, shared);
+            }
         }
         entry.heat = row.heat;
         Some(entry)
@@ -220,6 +252,25 @@ impl Entry {
 
     pub(super) fn count_stranded(&mut self, shared: &Shared) {
         shared.count_stranded(self.bucket.take_stranded());
+    }
+
+    /// Notes a cost that a failure policy admitted instead of Redis.
+    pub(super) fn add_unpaid(&mut self, row: &Row<'_>, shared: &Shared) {
+        self.place(row, shared);
+        self.unpaid = self.unpaid.saturating_add(row.cost).min(row.limit.capacity());
+        shared.has_unpaid.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) const fn is_unpaid(&self) -> bool {
+        self.unpaid > 0
+    }
+
+    /// What is to be charged and where, if that can be reached and is not under way.
+    fn start_charging(&mut self, shared: &Shared) -> Option<(Arc<Place>, u64)> {
+        let is_due = self.unpaid > 0 && !self.is_charging;
+        let place = self.place.as_ref().filter(|place| is_due && shared.redis.reaches(place))?;
+        self.is_charging = true;
+        Some((Arc::clone(place), self.unpaid))
     }
 
     fn place(&mut self, row: &Row<'_>, shared: &Shared) -> Arc<Place> {

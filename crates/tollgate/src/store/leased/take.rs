@@ -107,10 +107,13 @@ impl Shared {
             && let Some(limit) = limit
         {
             let now = self.now();
-            self.table.change(tier.hash, limit, |entry| {
+            let finished = self.table.change(tier.hash, limit, |entry| {
                 let ticket = entry.bucket.ticket(tier.cost, epoch);
                 entry.bucket.finish(ticket, is_kept, now);
             });
+            if finished.is_none() && !is_kept {
+                self.count_stranded(tier.cost);
+            }
         }
     }
 

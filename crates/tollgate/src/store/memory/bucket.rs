@@ -1,22 +1,76 @@
 //! A bucket while a decision is being made: found or made when it is opened, written back when it is closed.
 
-use tollgate_core::algorithm::{Answer, Bucket, Demand, State, TokenBucket, Window, start_on_the_clock};
+use tollgate_core::algorithm::{Bucket, State, TokenBucket, Window, start_on_the_clock};
 use tollgate_core::limit::{Algorithm, Phase};
-use tollgate_core::{Key, KeyHash, Limit, Mark, Micros, Op, Rule, Timestamp, Verdict};
+use tollgate_core::{Key, KeyHash, Limit, Micros, Rule, Timestamp};
 
+use super::limits::LimitId;
 use super::packed::{Content, Packed};
-use super::table::{NewState, Table, Wide};
+use super::reservations::ReservedBucket;
+use super::table::{NewState, Place, Table, Wide};
 use super::{MemoryStore, Overflow};
 use crate::store::window;
 use crate::sync::{MutexGuard, Ordering};
 
-/// A bucket that was opened, and where its state came from.
+/// Which bucket: that of a rule and a request, or one that a reservation has charged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Named<'a> {
+    pub(super) hash: KeyHash,
+    pub(super) limit: &'a Limit,
+    /// The digest of its rule's keys.
+    space: [u64; 2],
+    by: NamedBy<'a>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum NamedBy<'a> {
+    Key(&'a Rule, Key<'a>),
+    /// What spread windows are computed from.
+    Seed(u64),
+}
+
+impl<'a> Named<'a> {
+    #[inline]
+    pub(super) fn new(hash: KeyHash, rule: &'a Rule, key: Key<'a>) -> Self {
+        let limit = rule.limit().expect("rows are made for rules with a limit");
+        Named { hash, limit, space: rule.space().digest(), by: NamedBy::Key(rule, key) }
+    }
+
+    /// Where the windows of a limit begin.
+    #[inline]
+    fn window(&self, limit: &Limit) -> Window {
+        match (self.by, limit.algorithm()) {
+            (NamedBy::Key(_, key), _) => window(key, limit),
+            (NamedBy::Seed(seed), Algorithm::FixedWindow { phase: Phase::Spread, window, .. }) => {
+                Window::Spread(Micros::new(seed % window.get().max(1)))
+            }
+            (NamedBy::Seed(_), _) => Window::Own,
+        }
+    }
+}
+
+impl<'a> From<&'a ReservedBucket> for Named<'a> {
+    fn from(bucket: &'a ReservedBucket) -> Self {
+        let ReservedBucket { hash, limit, space, spread_seed, .. } = bucket;
+        Named { hash: *hash, limit, space: *space, by: NamedBy::Seed(*spread_seed) }
+    }
+}
+
+/// A token bucket that is present and whose limit, of this number, has not changed.
 #[derive(Debug)]
-pub(super) enum Opened<'l> {
-    /// A token bucket that is present and whose limit has not changed.
-    Token { at: usize, bucket: TokenBucket<'l> },
-    /// Any other.
-    Any { bucket: Bucket<'l>, home: Home, is_known: bool },
+pub(super) struct TokenOpened<'l> {
+    pub(super) bucket: TokenBucket<'l>,
+    place: Place,
+    id: LimitId,
+}
+
+/// Any bucket that was opened, and where its state came from.
+#[derive(Debug)]
+pub(super) struct Opened<'l> {
+    pub(super) bucket: Bucket<'l>,
+    home: Home,
+    /// Whether the key itself has a state, rather than its overflow bucket or nothing.
+    pub(super) is_known: bool,
 }
 
 /// What of a bucket has to be written back.
@@ -32,7 +86,7 @@ pub(super) enum Write {
 #[derive(Debug)]
 pub(super) enum Home {
     /// A slot.
-    Narrow { at: usize },
+    Narrow(Place),
     /// The heap. `original` goes back there if nothing changes, where the bucket itself cannot tell.
     Wide { place: u32, limit: Box<Limit>, original: Option<State> },
     /// A new slot; there is room.
@@ -48,69 +102,6 @@ impl Write {
 
     pub(super) fn of_step(cost: u64) -> Self {
         if cost == 0 { Write::Nothing } else { Write::Step }
-    }
-}
-
-/// Calls the same method of either bucket.
-macro_rules! each {
-    ($opened:expr, $bucket:ident => $call:expr) => {
-        match $opened {
-            Opened::Token { bucket: $bucket, .. } => $call,
-            Opened::Any { bucket: $bucket, .. } => $call,
-        }
-    };
-}
-
-impl Opened<'_> {
-    #[inline]
-    pub(super) fn ask(&self, op: Op, demand: Demand) -> Answer {
-        if op.decides() {
-            each!(self, bucket => bucket.ask(demand))
-        } else {
-            Answer::Pass { delay: Micros::ZERO }
-        }
-    }
-
-    #[inline]
-    pub(super) fn take(&mut self, cost: u64) {
-        each!(self, bucket => bucket.take(cost));
-    }
-
-    pub(super) fn refund(&mut self, cost: u64) {
-        each!(self, bucket => bucket.refund(cost));
-    }
-
-    pub(super) fn undo(&mut self, cost: u64, mark: Mark) -> bool {
-        each!(self, bucket => bucket.undo(cost, mark))
-    }
-
-    pub(super) fn mark(&self, cost: u64) -> Mark {
-        each!(self, bucket => bucket.mark(cost))
-    }
-
-    #[inline]
-    pub(super) fn verdict(&self, answer: Answer) -> Verdict {
-        each!(self, bucket => bucket.verdict(answer))
-    }
-
-    pub(super) fn remaining(&self) -> u64 {
-        each!(self, bucket => bucket.remaining())
-    }
-
-    /// Whether the clock went back so far that the state was shifted.
-    pub(super) fn stepped(&self) -> bool {
-        match self {
-            Opened::Token { .. } => false,
-            Opened::Any { bucket, .. } => bucket.stepped(),
-        }
-    }
-
-    /// Whether the key itself has a state, rather than its overflow bucket or nothing.
-    pub(super) fn is_known(&self) -> bool {
-        match self {
-            Opened::Token { .. } => true,
-            Opened::Any { is_known, .. } => *is_known,
-        }
     }
 }
 
@@ -130,62 +121,73 @@ impl MemoryStore {
     /// evicts buckets.
     #[inline]
     pub(super) fn make_room(&self, table: &mut Table, hash: KeyHash, now: Timestamp) {
-        if table.find(hash).is_none() {
+        if table.look(hash).is_none() {
             table.make_room(|packed, wide| self.is_idle(packed, wide, now));
         }
     }
 
-    /// Finds the bucket of a key and brings it to now. `pending` buckets of the same request may still need a new slot.
+    /// Opens a token bucket that is present and whose limit has not changed, unless the clock went back: the most common
+    /// bucket, which takes 16 bytes.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "a bucket is named by hash, rule and key")]
+    pub(super) fn open_token<'l>(
+        &self,
+        table: &Table,
+        hash: KeyHash,
+        rule: &'l Rule,
+        now: Timestamp,
+    ) -> Option<TokenOpened<'l>> {
+        let Algorithm::TokenBucket(refill) = rule.limit()?.algorithm() else { return None };
+        let id = self.limits.known(rule)?;
+        let (place, packed) = table.look(hash)?;
+        let bucket = TokenBucket::open(refill, packed.debt(id, refill)?, now)?;
+        Some(TokenOpened { bucket, place, id })
+    }
+
+    /// Finds the bucket of a key and brings it to `now`, which is read again if it is too old. `pending` buckets of the same request may still need a new slot.
+    /// `None`, and nothing done, where an overflow bucket is needed and another call has them locked.
     pub(super) fn open<'l, 's>(
         &'s self,
         table: &mut Table,
         overflow: &mut Option<MutexGuard<'s, Overflow>>,
-        hash: KeyHash,
-        rule: &'l Rule,
-        key: Key<'_>,
-        now: Timestamp,
+        named: Named<'l>,
+        now: &mut Timestamp,
         pending: usize,
-    ) -> Opened<'l> {
-        let limit = rule.limit().expect("rows are made for rules with a limit");
-        let (state, home) = match table.find(hash) {
-            None => self.open_new(table, overflow, rule, limit, now, pending),
+    ) -> Option<Opened<'l>> {
+        let limit = named.limit;
+        let (state, home) = match table.find(named.hash) {
+            None => self.open_new(table, overflow, &named, *now, pending)?,
             Some(at) => {
                 let packed = table.content(at);
-                if let Algorithm::TokenBucket(refill) = limit.algorithm()
-                    && let Some(id) = self.limits.known(rule)
-                    && let Some(debt) = packed.debt(id, refill)
-                    && let Some(bucket) = TokenBucket::open(refill, debt, now)
-                {
-                    return Opened::Token { at, bucket };
-                }
                 match packed.content() {
-                    Content::Wide(place) => open_wide(table, place, limit, now),
+                    Content::Wide(place) => open_wide(table, place, limit, *now),
                     Content::Empty | Content::Narrow(_) => {
-                        (self.unpacked(packed, limit, key), Home::Narrow { at })
+                        (self.unpacked(packed, &named), Home::Narrow(Place::Slot(at)))
                     }
                 }
             }
         };
         let is_known = !matches!(home, Home::New | Home::Overflow)
             && state.as_ref().is_some_and(|state| state.is_of(limit));
-        let bucket = Bucket::open(limit, state, now, window(key, limit));
-        Opened::Any { bucket, home, is_known }
+        // An instant from before the lock may be behind what others have written since, or evicted.
+        if state.as_ref().is_none_or(|state| state.last() > *now) {
+            *now = self.clock.now();
+        }
+        let bucket = Bucket::open(limit, state, *now, named.window(limit));
+        Some(Opened { bucket, home, is_known })
     }
 
     /// The state in a slot.
     #[inline]
-    fn unpacked(&self, packed: Packed, limit: &Limit, key: Key<'_>) -> Option<State> {
+    fn unpacked(&self, packed: Packed, named: &Named<'_>) -> Option<State> {
         let Content::Narrow(id) = packed.content() else { return None };
         let written_under = self.limits.get(id);
         let written_under = written_under.as_ref()?;
         // The start of a window on the clock is computed only when the rule's windows have changed.
         let start_of = |last| {
-            if **written_under == *limit {
+            if **written_under == *named.limit {
                 last
             } else {
-                start_on_the_clock(written_under, window(key, written_under), last)
+                start_on_the_clock(written_under, named.window(written_under), last)
             }
         };
         Some(packed.state(written_under, start_of))
@@ -206,16 +208,18 @@ impl MemoryStore {
         &'s self,
         table: &mut Table,
         overflow: &mut Option<MutexGuard<'s, Overflow>>,
-        rule: &Rule,
-        limit: &Limit,
+        named: &Named<'_>,
         now: Timestamp,
         pending: usize,
-    ) -> (Option<State>, Home) {
-        let has_room = table.has_room(pending + 1, widest(limit));
+    ) -> Option<(Option<State>, Home)> {
+        let has_room = table.has_room(pending + 1, widest(named.limit));
         if has_room && !self.overflowing.load(Ordering::Acquire) {
-            return (None, Home::New);
+            return Some((None, Home::New));
         }
-        let overflow = overflow.get_or_insert_with(|| self.overflow.lock());
+        let overflow = match overflow {
+            Some(held) => held,
+            None => overflow.insert(self.overflow.try_lock()?),
+        };
         if has_room {
             // Those of all rules: the rule of one may have been renamed or removed.
             overflow.buckets.retain(|_, bucket| !self.is_idle(Packed::EMPTY, Some(bucket), now));
@@ -223,60 +227,81 @@ impl MemoryStore {
             overflow.log_full(now);
         }
         self.overflowing.store(!has_room || !overflow.buckets.is_empty(), Ordering::Release);
-        let state = overflow.buckets.get(&rule.space().digest()).map(|bucket| bucket.state.clone());
+        let state = overflow.buckets.get(&named.space).map(|bucket| bucket.state.clone());
         // A key with room that is refused for what the overflow bucket has used is refused because the store was full.
         table.count_overflowed(u64::from(!has_room || state.is_some()));
         // Excess is kept wide, which the check above did not count.
         let is_wide = state.as_ref().is_some_and(State::has_excess);
         let fits = has_room && (!is_wide || table.has_room(pending + 1, Wide::SMALLEST));
-        (state, if fits { Home::New } else { Home::Overflow })
+        Some((state, if fits { Home::New } else { Home::Overflow }))
     }
 
-    /// Writes a bucket back, if it changed, and returns what was borrowed.
+    /// Writes a token bucket back that changed.
     #[inline]
-    pub(super) fn close<'s>(
+    pub(super) fn close_token<'s, 'l>(
         &'s self,
         table: &mut Table,
         overflow: &mut Option<MutexGuard<'s, Overflow>>,
         hash: KeyHash,
-        rule: &Rule,
-        opened: Opened<'_>,
+        TokenOpened { bucket, place, id }: &TokenOpened<'_>,
+        named: impl Fn() -> Named<'l>,
+    ) {
+        let debt = bucket.close();
+        match debt.and_then(|debt| Packed::of_debt(debt, *id)) {
+            Some(packed) => table.write(*place, hash, packed),
+            None => {
+                let state = debt.map(State::TokenBucket);
+                self.write_state(table, overflow, named(), state, Home::Narrow(*place));
+            }
+        }
+    }
+
+    /// Writes a bucket back, if it changed, and returns what was borrowed.
+    pub(super) fn close<'s>(
+        &'s self,
+        table: &mut Table,
+        overflow: &mut Option<MutexGuard<'s, Overflow>>,
+        named: Named<'_>,
+        Opened { bucket, home, .. }: Opened<'_>,
         write: Write,
     ) {
-        let (state, home) = match (opened, write) {
-            (Opened::Token { .. }, Write::Nothing) => return,
-            (Opened::Token { at, bucket }, _) => {
-                (bucket.close().map(State::TokenBucket), Home::Narrow { at })
+        if write == Write::Nothing {
+            if let Home::Wide { place, limit, original } = home {
+                let state = original.unwrap_or_else(|| bucket.into_state());
+                table.restore_wide(place, Wide { state, limit });
             }
-            (Opened::Any { bucket, home, .. }, Write::Nothing) => {
-                if let Home::Wide { place, limit, original } = home {
-                    let state = original.unwrap_or_else(|| bucket.into_state());
-                    table.restore_wide(place, Wide { state, limit });
-                }
-                return;
-            }
-            (Opened::Any { bucket, home, .. }, write) => {
-                table.count_clock_step(u64::from(bucket.stepped()));
-                let state = if write == Write::Step { Some(bucket.close_shifted()) } else { bucket.close() };
-                (state, home)
-            }
-        };
+            return;
+        }
+        table.count_clock_step(u64::from(bucket.stepped()));
+        let state = if write == Write::Step { Some(bucket.close_shifted()) } else { bucket.close() };
+        self.write_state(table, overflow, named, state, home);
+    }
+
+    /// Writes a state where it fits.
+    fn write_state<'s>(
+        &'s self,
+        table: &mut Table,
+        overflow: &mut Option<MutexGuard<'s, Overflow>>,
+        named: Named<'_>,
+        state: Option<State>,
+        home: Home,
+    ) {
+        let Named { hash, limit, .. } = named;
         let Some(state) = state else {
             if let Some(at) = table.find(hash) {
                 table.remove(at);
             }
             return;
         };
-        let limit = rule.limit().expect("rows are made for rules with a limit");
-        let narrow = self.limits.number(rule, limit).and_then(|id| Packed::narrow(&state, id, limit));
+        let number = match named.by {
+            NamedBy::Key(rule, _) => self.limits.number(rule, limit),
+            NamedBy::Seed(_) => self.limits.intern(limit),
+        };
+        let narrow = number.and_then(|id| Packed::narrow(&state, id, limit));
         let at = |table: &mut Table| table.find(hash).expect("it was found under this lock");
         match (home, narrow) {
-            (Home::Narrow { at }, Some(packed)) if table.holds(at, hash) => table.overwrite(at, packed),
-            (Home::Narrow { .. }, Some(packed)) => {
-                let at = at(table);
-                table.overwrite(at, packed);
-            }
-            (Home::Narrow { .. }, None) => {
+            (Home::Narrow(place), Some(packed)) => table.write(place, hash, packed),
+            (Home::Narrow(_), None) => {
                 let at = at(table);
                 table.widen(at, Wide::new(state, limit));
             }
@@ -288,8 +313,8 @@ impl MemoryStore {
             (Home::New, Some(packed)) => table.insert(hash, NewState::Narrow(packed)),
             (Home::New, None) => table.insert(hash, NewState::Wide(Wide::new(state, limit))),
             (Home::Overflow, _) => {
-                let overflow = overflow.get_or_insert_with(|| self.overflow.lock());
-                overflow.buckets.insert(rule.space().digest(), Wide::new(state, limit));
+                let overflow = overflow.as_mut().expect("it was locked when the bucket was opened");
+                overflow.buckets.insert(named.space, Wide::new(state, limit));
             }
         }
     }

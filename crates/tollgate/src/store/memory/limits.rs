@@ -1,7 +1,7 @@
 //! The limits that packed states refer to by a small number.
 //!
 //! A state of 16 bytes has no room for the numbers it was written under, but needs them: to convert when a rule
-//! changes, and to tell when it is idle. There are few distinct limits, so each is kept once and named by its place in
+//! changes, and to tell when it is idle. There are few distinct limits, so each is kept once and named by its number in
 //! this table. A rule remembers the number of its limit ([`Rule::limit_number`]), together with the epoch in which it was
 //! given, so a decision does not look it up.
 //!
@@ -9,17 +9,20 @@
 //! numbers given before have to be looked up again, which marks them as used, so a number is never freed while a writer
 //! may still use it. A writer reads the epoch under the lock of its shard, and the pass locks every shard once.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
+use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 use tollgate_core::{Limit, Micros, Rule, Timestamp};
 
 /// How many distinct limits are kept; states have 16 bits to name them.
-const PLACES: usize = 1 << 14;
-/// How far from its home a limit is looked for.
-const REACH: usize = 32;
+const MAX_LIMITS: usize = PAGES * PAGE;
+const PAGES: usize = 256;
+/// Places in a page. Pages are made one after the other, when they are needed.
+const PAGE: usize = 64;
 /// The shortest time between two passes that free limits.
 const COLLECT_INTERVAL: Micros = Micros::new(60_000_000);
 
@@ -29,11 +32,12 @@ static EPOCHS: AtomicU64 = AtomicU64::new(1);
 /// The number of a limit within one store.
 pub(super) type LimitId = u16;
 
+type Page = Box<[ArcSwapOption<Limit>; PAGE]>;
+
 #[derive(Debug)]
 pub(super) struct Limits {
-    places: Box<[ArcSwapOption<Limit>]>,
-    /// The places that were looked up in this epoch.
-    used: Mutex<Box<[bool]>>,
+    pages: Box<[OnceLock<Page>]>,
+    numbers: Mutex<Numbers>,
     epoch: AtomicU64,
     /// Whether a limit found no place.
     is_full: AtomicBool,
@@ -42,11 +46,20 @@ pub(super) struct Limits {
     is_collecting: AtomicBool,
 }
 
+#[derive(Debug, Default)]
+struct Numbers {
+    by_digest: HashMap<u64, LimitId, RandomState>,
+    /// For each number that was ever given: whether it was looked up in this epoch.
+    used: Vec<bool>,
+    /// Those that are not given at present.
+    free: Vec<LimitId>,
+}
+
 impl Limits {
     pub(super) fn new() -> Self {
         Limits {
-            places: (0..PLACES).map(|_| ArcSwapOption::empty()).collect(),
-            used: Mutex::new(vec![false; PLACES].into()),
+            pages: (0..PAGES).map(|_| OnceLock::new()).collect(),
+            numbers: Mutex::default(),
             epoch: AtomicU64::new(EPOCHS.fetch_add(1, Ordering::Relaxed)),
             is_full: AtomicBool::new(false),
             last_pass: Mutex::new(None),
@@ -62,7 +75,7 @@ impl Limits {
         (number >> 16 == self.epoch.load(Ordering::Relaxed)).then_some(number as LimitId)
     }
 
-    /// The number of a rule's limit; `None` when no place near its home is free. Call it under the lock of a shard.
+    /// The number of a rule's limit; `None` when no place is free. Call it under the lock of a shard.
     #[inline]
     pub(super) fn number(&self, rule: &Rule, limit: &Limit) -> Option<LimitId> {
         self.known(rule).or_else(|| {
@@ -73,48 +86,47 @@ impl Limits {
         })
     }
 
+    /// The number of a limit that no rule remembers.
     #[cold]
-    fn intern(&self, limit: &Limit) -> Option<LimitId> {
-        let mut used = self.used.lock();
-        #[expect(clippy::cast_possible_truncation, reason = "the low bits are the home")]
-        let home = limit.digest() as usize % PLACES;
-        let found = (0..REACH).map(|step| (home + step) % PLACES).find(|place| {
-            let kept = self.places[*place].load();
-            match &*kept {
-                Some(kept) => **kept == *limit,
-                None => {
-                    self.places[*place].store(Some(Arc::new(limit.clone())));
-                    true
-                }
-            }
-        });
-        match found {
-            Some(place) => {
-                used[place] = true;
-                LimitId::try_from(place).ok()
-            }
-            None => {
-                self.is_full.store(true, Ordering::Relaxed);
-                None
-            }
+    pub(super) fn intern(&self, limit: &Limit) -> Option<LimitId> {
+        let Numbers { by_digest, used, free } = &mut *self.numbers.lock();
+        if let Some(id) = by_digest.get(&limit.digest()) {
+            used[usize::from(*id)] = true;
+            return self.get(*id).as_ref().filter(|kept| ***kept == *limit).map(|_| *id);
         }
+        let next = || LimitId::try_from(used.len()).ok().filter(|_| used.len() < MAX_LIMITS);
+        let Some(id) = free.pop().or_else(next) else {
+            self.is_full.store(true, Ordering::Relaxed);
+            return None;
+        };
+        self.place(id).store(Some(Arc::new(limit.clone())));
+        by_digest.insert(limit.digest(), id);
+        used.resize(used.len().max(usize::from(id) + 1), false);
+        used[usize::from(id)] = true;
+        Some(id)
     }
 
     /// The limit of a number that a state holds.
     #[inline]
     pub(super) fn get(&self, id: LimitId) -> Guard<Option<Arc<Limit>>> {
-        self.places[usize::from(id)].load()
+        self.place(id).load()
     }
 
-    /// Whether a limit found no place and the last pass is long enough ago. Then a new epoch begins, and the caller scans
-    /// every shard and calls [`free_unused`](Self::free_unused).
     #[inline]
-    pub(super) fn starts_pass(&self, now: Timestamp) -> bool {
-        self.is_full.load(Ordering::Relaxed) && self.start_pass(now)
+    fn place(&self, id: LimitId) -> &ArcSwapOption<Limit> {
+        let (page, at) = (usize::from(id) / PAGE, usize::from(id) % PAGE);
+        &self.pages[page].get_or_init(|| Box::new([const { ArcSwapOption::const_empty() }; PAGE]))[at]
     }
 
-    #[cold]
-    fn start_pass(&self, now: Timestamp) -> bool {
+    /// Whether a limit found no place.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last pass is long enough ago. Then a new epoch begins, and the caller scans every shard and calls
+    /// [`free_unused`](Self::free_unused).
+    pub(super) fn starts_pass(&self, now: Timestamp) -> bool {
         let mut last = self.last_pass.lock();
         if last.is_some_and(|last| last.after(COLLECT_INTERVAL) > now)
             || self.is_collecting.swap(true, Ordering::Acquire)
@@ -123,25 +135,28 @@ impl Limits {
         }
         *last = Some(now);
         self.is_full.store(false, Ordering::Relaxed);
-        self.used.lock().fill(false);
+        self.numbers.lock().used.fill(false);
         self.epoch.store(EPOCHS.fetch_add(1, Ordering::Relaxed), Ordering::Release);
         true
     }
 
     /// Frees every limit that neither a state nor a decision of this epoch uses.
     pub(super) fn free_unused(&self, in_states: &[bool]) {
-        let used = self.used.lock();
-        for (place, kept) in self.places.iter().enumerate() {
-            if !used[place] && !in_states[place] {
-                kept.store(None);
+        let Numbers { by_digest, used, free } = &mut *self.numbers.lock();
+        by_digest.retain(|_, id| {
+            let is_used = used[usize::from(*id)] || in_states[usize::from(*id)];
+            if !is_used {
+                self.place(*id).store(None);
+                free.push(*id);
             }
-        }
+            is_used
+        });
         self.is_collecting.store(false, Ordering::Release);
     }
 
     /// A mark for each number, none set.
     pub(super) fn marks() -> Vec<bool> {
-        vec![false; PLACES]
+        vec![false; MAX_LIMITS]
     }
 }
 
@@ -188,7 +203,7 @@ mod tests {
         let limits = Limits::new();
         let all = (1..=100_000).map(|count| limits.number(&rule(count), &limit(count)));
         let refused = all.filter(Option::is_none).count();
-        assert!(refused >= 100_000 - PLACES);
+        assert!(refused >= 100_000 - MAX_LIMITS);
         let kept = (1..=100_000).filter_map(|count| Some((count, limits.intern(&limit(count))?)));
         let (count, in_use) = kept.last().expect("some were given a number");
         assert!(limits.starts_pass(Timestamp::from_micros(0)));

@@ -11,10 +11,9 @@
 
 mod bucket;
 mod limits;
-mod notes;
 mod packed;
+mod reservations;
 mod run;
-mod settle;
 mod table;
 
 use std::collections::HashMap;
@@ -25,12 +24,13 @@ use tollgate_core::algorithm::State;
 use tollgate_core::{Key, KeyHash, Micros, Rule, StoreError, Timestamp};
 
 use self::limits::Limits;
-use self::notes::Notes;
 use self::packed::Content;
+use self::reservations::Reservations;
+pub(crate) use self::run::Charged;
 use self::table::{Table, TableBounds, Wide};
-use super::{Call, Due, NoteName, Store, window};
+use super::{Call, Store, window};
 use crate::clock::Clock;
-use crate::reserve::ReservationId;
+use crate::reserve::{Reservation, ReservationId, ReservationLimit, SettleError, Settled};
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
 /// Buckets a shard is meant for; fewer buckets, fewer shards.
@@ -91,7 +91,7 @@ pub struct MemoryStore {
     overflow: Mutex<Overflow>,
     /// Whether any overflow bucket is in use; spares the usual insertion that lock.
     overflowing: AtomicBool,
-    notes: Notes,
+    reservations: Mutex<Reservations>,
 }
 
 /// A table and its lock, on cache lines of their own.
@@ -153,7 +153,15 @@ impl MemoryStore {
             limits: Limits::new(),
             overflow: Mutex::default(),
             overflowing: AtomicBool::new(false),
-            notes: Notes::default(),
+            reservations: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    fn run_call(&self, call: &mut Call<'_>) -> Timestamp {
+        match call.reservation {
+            None => self.run_rows(call, call.rules, |_| true, None),
+            Some(_) => self.run_reserving(call),
         }
     }
 
@@ -204,12 +212,12 @@ impl MemoryStore {
 impl Store for MemoryStore {
     #[inline]
     fn run(&self, call: &mut Call<'_>) -> impl Future<Output = Timestamp> + Send {
-        ready(self.run_rows(call, call.rules, |_| true, call.is_reservation))
+        ready(self.run_call(call))
     }
 
     #[inline]
     fn run_now(&self, call: &mut Call<'_>) -> Option<Timestamp> {
-        Some(self.run_rows(call, call.rules, |_| true, call.is_reservation))
+        Some(self.run_call(call))
     }
 
     fn waits(&self) -> bool {
@@ -218,8 +226,7 @@ impl Store for MemoryStore {
 
     fn run_many(&self, calls: &mut [Call<'_>]) -> impl Future<Output = Vec<Timestamp>> + Send {
         self.prefetch(calls);
-        let run = |call: &mut Call<'_>| self.run_rows(call, call.rules, |_| true, call.is_reservation);
-        ready(calls.iter_mut().map(run).collect())
+        ready(calls.iter_mut().map(|call| self.run_call(call)).collect())
     }
 
     fn clock(&self) -> &Clock {
@@ -242,21 +249,16 @@ impl Store for MemoryStore {
         Ok(state.filter(|state| !is_idle(state)))
     }
 
-    async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
-        self.notes.keep(name, note, self.clock.now(), ttl)
+    fn claim_reservation(&self, reservation: &Reservation) -> Result<(), ReservationLimit> {
+        self.reservations.lock().claim(reservation, self.clock.now())
     }
 
-    async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.notes.recall(name, self.clock.now()))
+    fn drop_reservation(&self, id: ReservationId) {
+        self.reservations.lock().remove(id);
     }
 
-    async fn settle(
-        &self,
-        reservation: ReservationId,
-        due: &[Due<'_>],
-        ttl: Micros,
-    ) -> Result<Vec<u64>, StoreError> {
-        self.settle_once(reservation, due, ttl)
+    async fn settle(&self, id: ReservationId, actual: u64) -> Result<Settled, SettleError> {
+        self.settle_reservation(id, actual)
     }
 }
 

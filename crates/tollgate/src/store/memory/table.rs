@@ -140,7 +140,7 @@ impl Table {
         self.rest.counts.overflowed += decisions;
     }
 
-    /// The state of a key, and where it is. Nothing else may happen to the table before [`rewrite`](Self::rewrite).
+    /// The state of a key, and where it is.
     #[inline]
     pub(super) fn look(&self, hash: KeyHash) -> Option<(Place, Packed)> {
         if self.hot.hash == hash && !self.hot.state.is_empty() {
@@ -150,29 +150,25 @@ impl Table {
         Some((Place::Slot(at), self.slot(at).state))
     }
 
-    /// Writes the state of a key where [`look`](Self::look) found it. A key that is used twice in a row becomes hot.
+    /// Writes the state of a key that [`look`](Self::look) found at this place; an insertion may have moved it since. A key
+    /// that is used twice in a row becomes hot.
     #[inline]
-    pub(super) fn rewrite(&mut self, place: Place, hash: KeyHash, state: Packed) {
+    pub(super) fn write(&mut self, place: Place, hash: KeyHash, state: Packed) {
         match place {
-            Place::Hot => self.hot.state = state,
-            Place::Slot(at) if at == self.last_at => {
+            Place::Hot if self.hot.hash == hash => self.hot.state = state,
+            Place::Slot(at) if self.holds(at, hash) && at == self.last_at => {
                 self.cool();
                 self.hot = Slot { hash, state };
                 self.hot_at = at;
             }
-            Place::Slot(at) => {
+            Place::Slot(at) if self.holds(at, hash) => {
                 self.last_at = at;
                 self.slot_mut(at).state = state;
             }
-        }
-    }
-
-    /// The same for one of several keys of a request, none of which becomes hot.
-    #[inline]
-    pub(super) fn rewrite_one(&mut self, place: Place, state: Packed) {
-        match place {
-            Place::Hot => self.hot.state = state,
-            Place::Slot(at) => self.slot_mut(at).state = state,
+            Place::Hot | Place::Slot(_) => {
+                let at = self.find(hash).expect("it was found under this lock");
+                self.slot_mut(at).state = state;
+            }
         }
     }
 
@@ -238,9 +234,9 @@ impl Table {
         }
     }
 
-    /// Whether a slot is still this key's: an insertion for another hit may have moved it.
+    /// Whether a slot is still this key's.
     #[inline]
-    pub(super) fn holds(&self, at: usize, hash: KeyHash) -> bool {
+    fn holds(&self, at: usize, hash: KeyHash) -> bool {
         at < self.tags.len() && self.tags[at] != 0 && self.slot(at).hash == hash
     }
 
@@ -267,12 +263,6 @@ impl Table {
     pub(super) fn restore_wide(&mut self, place: u32, wide: Wide) {
         self.rest.wide_bytes += wide.bytes();
         self.rest.wide[place as usize].0 = Some(Box::new(wide));
-    }
-
-    /// Overwrites the state of a slot that stays narrow.
-    #[inline]
-    pub(super) fn overwrite(&mut self, at: usize, state: Packed) {
-        self.slot_mut(at).state = state;
     }
 
     /// Turns a narrow slot wide.
@@ -311,7 +301,7 @@ impl Table {
 
     /// Adds a key that is not there, for which [`has_room`](Self::has_room).
     pub(super) fn insert(&mut self, hash: KeyHash, state: NewState) {
-        debug_assert!(self.hot.state.is_empty(), "`find` has moved the hot key back");
+        self.cool();
         if (self.len + 1) * 8 > self.tags.len() * 7 {
             self.resize(grown(self.tags.len()));
         }
@@ -336,7 +326,7 @@ impl Table {
 
     /// Removes the bucket in a slot, and its wide state if it has one.
     pub(super) fn remove(&mut self, at: usize) {
-        debug_assert!(self.hot.state.is_empty(), "`find` has moved the hot key back");
+        self.cool();
         if let Content::Wide(place) = self.slot(at).state.content() {
             if let Some(wide) = self.rest.wide[place as usize].0.take() {
                 self.rest.wide_bytes -= wide.bytes();
@@ -362,6 +352,7 @@ impl Table {
 
     /// Looks at the next few slots in turn and evicts what is idle.
     pub(super) fn sweep(&mut self, steps: usize, is_idle: impl Fn(Packed, Option<&Wide>) -> bool) {
+        self.cool();
         for _ in 0..steps.min(self.tags.len()) {
             if self.rest.cursor >= self.tags.len() {
                 self.rest.cursor = 0;
@@ -400,7 +391,7 @@ impl Table {
     /// Empties the table into a list, makes it longer or shorter, and puts everything back.
     #[cold]
     fn resize(&mut self, slots: usize) {
-        debug_assert!(self.hot.state.is_empty(), "`find` has moved the hot key back");
+        self.cool();
         let all = self.chunks.iter().flat_map(|chunk| chunk.iter());
         let kept: Vec<Slot> = all.filter(|slot| !slot.state.is_empty()).copied().collect();
         self.chunks.truncate(slots / CHUNK);
@@ -574,7 +565,7 @@ mod tests {
     /// Writes the state of a key, as a decision on a known key does; a new key is inserted.
     fn set(table: &mut Table, n: u64, value: u64) {
         if let Some((place, _)) = table.look(hash(n)) {
-            table.rewrite(place, hash(n), state(value));
+            table.write(place, hash(n), state(value));
             return;
         }
         assert_eq!(table.find(hash(n)), None);
@@ -621,8 +612,9 @@ mod tests {
         set(&mut table, 1, 11);
         let at = table.find(hash(1)).unwrap();
         assert_eq!(table.content(at), state(11));
-        table.overwrite(at, state(12));
+        table.write(Place::Slot(at), hash(1), state(12));
         assert_eq!(looked(&table, 1), Some(state(12)), "there is no stale copy");
+        assert_eq!(table.find(hash(1)), Some(at));
         set(&mut table, 1, 13);
         assert!(!is_hot(&table, 1), "a search ends the run");
     }

@@ -332,3 +332,31 @@ fn rows_that_already_have_an_outcome_count_and_are_left_alone() {
     assert_eq!((lost.allowed, lost.remaining), (true, 4));
     assert_eq!(charge(Outcome::Decided(Verdict::open(5))).remaining, 3);
 }
+
+/// Each row is a level of recursion; a test has a stack of 2 MiB.
+#[test]
+fn a_request_may_meet_any_number_of_limits() {
+    const RULES: usize = 10_000;
+    let draft = |number: usize| Draft {
+        name: Some(format!("rule {number}")),
+        key: "global".to_owned(),
+        limit: Some(if number == RULES / 2 { "2/h" } else { "9/h" }.to_owned()),
+        algorithm: number.is_multiple_of(2).then(|| "fixed_window".to_owned()),
+        ..Draft::default()
+    };
+    let rules = RuleSet::new((0..RULES).map(|number| draft(number).build().unwrap()).collect()).unwrap();
+    let (store, request) = (MemoryStore::new(), Descriptor::new());
+    let ask = |op| {
+        let row = |rule| {
+            let hash = crate::key_seeds().hash(rules.rule(rule).key(&request));
+            Tier::new(rule, Enforcement::Enforce, 1, hash)
+        };
+        let mut tiers: Tiers = (0..RULES).map(|rule| row(rule.try_into().unwrap())).collect();
+        let mut call = Call::new(op, &rules, &request, &mut tiers);
+        now(store.run(&mut call));
+        let passes = !call.refuses();
+        (passes, tiers.iter().map(|tier| tier.verdict().remaining).max().unwrap())
+    };
+    assert_eq!([(); 3].map(|()| ask(Op::Charge).0), [true, true, false]);
+    assert_eq!(ask(Op::Peek).1, 7, "the third was charged nowhere");
+}

@@ -1,45 +1,43 @@
-//! A request whose rows lie in several slots of a Cluster: all or nothing in at most two round trips.
+//! A request whose rows lie in several slots of a Cluster: all or nothing in one round trip.
 //!
 //! ```text
-//! charge every part, concurrently ---> every part passes: decided
-//!                                 |--> one refuses: undo those that were charged, concurrently
-//!                                 '--> one gives no answer: those that were charged are held until `finish`
+//! hold the cost in every slot, concurrently ---> every slot passes: spend, in the background
+//!                                           |--> one refuses: return, in the background
+//!                                           '--> one gives no answer: `finish` says which, once the policy has answered
 //! ```
 //!
-//! Until then others see the parts that passed as charged. The exchange runs in a task of its own: if the decision is
-//! dropped, what is not final is undone. A process that dies in between leaves the parts of that one request charged;
-//! nothing is admitted twice for it. Rows in shadow mode are charged independently and stay charged.
+//! A hold is on the ledger of its bucket ([`tollgate_core::lease`]): until it is spent or returned, it counts as used and
+//! does not decay. The exchange runs in a task of its own, so that holds of a decision that is dropped are returned. A
+//! process that dies in between leaves them until their boundary, where they count as spent. Rows in shadow mode are
+//! charged independently.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
-use tollgate_core::algorithm::Demand;
+use tokio::time::Instant;
 use tollgate_core::{Holder, Micros, Op, Outcome, StoreError, Tier, Timestamp};
 
-use super::part::{Part, Row};
-use super::script::{Done, Effect, Header};
+use super::part::Part;
+use super::script::{self, Done, Effect, HOLD, Header, RELEASE, SPEND};
 use super::{RedisStore, Shared};
 use crate::store::Call;
 
-/// The charges of all parts. Unless they are final, dropping it undoes them.
+/// The holds of all parts. Unless the decision ends them, dropping it returns them.
 #[derive(Debug)]
-struct Exchange {
+struct Holds {
     shared: Arc<Shared>,
     header: Header,
     parts: Vec<(Part, Result<Done, StoreError>)>,
-    is_final: bool,
+    is_taken: bool,
 }
 
-/// What an undo changed.
-type Undone = Vec<(Part, Option<Done>)>;
-
 impl RedisStore {
-    /// Charges all parts or none, and answers the latest instant.
-    pub(super) async fn charge_parts(
+    /// Takes all costs out or none, and answers the latest instant.
+    pub(super) async fn hold_parts(
         &self,
         call: &mut Call<'_>,
         parts: Vec<Part>,
@@ -47,42 +45,47 @@ impl RedisStore {
         deadline: Instant,
     ) -> Timestamp {
         let was_lost = call.tiers.iter().any(is_lost);
-        let (shared, owned) = (Arc::clone(&self.shared), parts);
-        // In a task of its own: a dropped decision does not leave it half done.
-        let exchange = tokio::spawn(async move {
-            let mut exchange = Exchange::charge(shared, owned, header, deadline).await;
-            let undone = exchange.refuses().then(|| exchange.undo()).flatten();
-            exchange.is_final |= !was_lost && exchange.parts.iter().all(|(_, reply)| reply.is_ok());
-            (exchange, undone)
-        });
-        let Ok((mut exchange, undone)) = exchange.await else {
+        let header = Header { op: HOLD, ..header };
+        let holding = tokio::spawn(Holds::ask(Arc::clone(&self.shared), parts, header, deadline));
+        let Ok(mut holds) = holding.await else {
             call.lose(StoreError::Unreachable);
             return self.redis_time();
         };
-        let undone = match undone {
-            Some(undone) => timeout_at(deadline, undone).await.map_or(Vec::new(), Result::unwrap_or_default),
-            None => Vec::new(),
-        };
-        exchange.is_final = true; // from here on `finish` ends what is held
-        exchange.conclude(call, was_lost);
-        correct_logs(call, &undone);
-        let instants = exchange.parts.iter().filter_map(|(_, reply)| reply.as_ref().ok());
+        holds.is_taken = true;
+        let passes = !holds.refuses();
+        let is_open = passes && (was_lost || holds.parts.iter().any(|(_, reply)| reply.is_err()));
+        if !is_open {
+            holds.end(passes);
+        }
+        holds.conclude(call, passes, is_open);
+        if let Some(reservation) = call.reservation.as_deref_mut() {
+            reservation.is_recorded |= passes && holds.is_recorded();
+            if is_open {
+                reservation.records = holds.records();
+            }
+        }
+        let instants = holds.parts.iter().filter_map(|(_, reply)| reply.as_ref().ok());
         instants.map(|done| done.ran.now).max().unwrap_or_else(|| self.redis_time())
     }
 
-    /// Ends what is held by a charge: it stands, or is undone in the background.
+    /// Ends what is held: it is spent or returned, in the background. The records of a reservation keep the instants of the
+    /// holds, or are deleted.
     pub(super) fn finish_held(&self, call: &mut Call<'_>, passes: bool) {
-        let is_held = |tier: &Tier| matches!(tier.outcome, Outcome::Held { holder: Holder::Charge, .. });
-        let held: Vec<bool> = call.tiers.iter().map(is_held).collect();
-        if !held.contains(&true) {
+        let records =
+            call.reservation.as_deref_mut().map(|reservation| std::mem::take(&mut reservation.records));
+        for record in records.into_iter().flatten().filter(|_| !passes) {
+            self.shared.delete(record);
+        }
+        let is_held = |tier: &Tier| matches!(tier.outcome, Outcome::Held { holder: Holder::Hold(_), .. });
+        if !call.tiers.iter().any(is_held) {
             return;
         }
-        if !passes {
-            let parts = self.parts(call, |index| held[index]);
-            spawn_undo(&self.shared, parts, self.header(Op::Undo, Micros::MAX, false));
+        for part in self.parts(call, |index| is_held(&call.tiers[index])) {
+            let op = if passes { SPEND } else { RELEASE };
+            self.shared.end(part, self.shared.header(op, Micros::MAX, false));
         }
-        for (tier, _) in call.tiers.iter_mut().zip(held).filter(|(_, is_held)| *is_held) {
-            if let Outcome::Held { if_passed, .. } = tier.outcome {
+        for tier in call.tiers.iter_mut() {
+            if let Outcome::Held { if_passed, holder: Holder::Hold(_) } = tier.outcome {
                 let limit = call.rules.rule(tier.rule).limit();
                 tier.outcome =
                     Outcome::Decided(if passes { if_passed } else { if_passed.given_back(tier.cost, limit) });
@@ -91,20 +94,21 @@ impl RedisStore {
     }
 }
 
-impl Exchange {
-    /// Charges all parts concurrently. Those of a node that is known to be unavailable are not sent.
-    async fn charge(shared: Arc<Shared>, parts: Vec<Part>, header: Header, deadline: Instant) -> Self {
-        let charge = async |part: &Part| {
+impl Holds {
+    /// Asks all parts concurrently. Those of a node that is known to be unavailable are not sent.
+    async fn ask(shared: Arc<Shared>, parts: Vec<Part>, header: Header, deadline: Instant) -> Self {
+        let ask = async |part: &Part| {
             if shared.topology.is_down(part.slot) {
                 return Err(StoreError::Unreachable.unsent());
             }
-            shared.ask(Op::Charge, part, header, deadline).await
+            shared.ask(part, header, deadline).await
         };
-        let replies = join_all(parts.iter().map(charge)).await;
+        let replies = join_all(parts.iter().map(ask)).await;
         let parts = parts.into_iter().zip(replies).collect();
-        Exchange { shared, header, parts, is_final: false }
+        Holds { shared, header, parts, is_taken: false }
     }
 
+    /// Whether the rows of a part were held.
     fn passed(&self, part: &Part, done: &Done) -> bool {
         !self.header.refused && part.passes(done)
     }
@@ -118,22 +122,33 @@ impl Exchange {
         self.header.refused || self.parts.iter().any(refused)
     }
 
-    /// Begins to undo every charge of an enforcing row.
-    fn undo(&mut self) -> Option<JoinHandle<Undone>> {
-        self.is_final = true;
-        let max_wait = self.header.max_wait;
-        let charged = self.parts.iter().filter_map(|(part, reply)| {
-            let done = reply.as_ref().ok().filter(|done| self.passed(part, done))?;
-            let charged = part.charged(done, |row| Demand { cost: row.cost, max_wait });
-            (!charged.rows.is_empty()).then_some(charged)
-        });
-        spawn_undo(&self.shared, charged.collect(), Header { op: Op::Undo as u8, ..self.header })
+    /// Whether the record that describes a reservation was written, and there is something to settle.
+    fn is_recorded(&self) -> bool {
+        let has_record = matches!(self.parts.first(), Some((Part { record: Some(_), .. }, Ok(_))));
+        let charges = |(part, reply): &(Part, Result<Done, StoreError>)| {
+            reply.as_ref().is_ok_and(|done| part.charges(done))
+        };
+        has_record && self.parts.iter().any(charges)
     }
 
-    /// Gives every row its outcome.
-    fn conclude(&self, call: &mut Call<'_>, was_lost: bool) {
-        let is_refused = self.refuses();
-        let is_held = was_lost || self.parts.iter().any(|(_, reply)| reply.is_err());
+    /// The keys of the records that were written.
+    fn records(&self) -> Vec<Vec<u8>> {
+        let written = self.parts.iter().filter(|(_, reply)| reply.is_ok());
+        written.filter_map(|(part, _)| part.record.as_ref()).map(|record| record.key.clone()).collect()
+    }
+
+    /// Spends or returns everything that is held.
+    fn end(&self, passes: bool) {
+        let op = if passes { SPEND } else { RELEASE };
+        let replies = self.parts.iter().filter_map(|(part, reply)| Some((part, reply.as_ref().ok()?)));
+        let held = replies.filter(|(part, done)| self.passed(part, done)).map(|(part, done)| part.held(done));
+        for part in held.filter(|part| part.has_to_end(passes)) {
+            self.shared.end(part, self.shared.header(op, Micros::MAX, false));
+        }
+    }
+
+    /// Gives every row its outcome. While a row is lost, those that passed stay held.
+    fn conclude(&self, call: &mut Call<'_>, passes: bool, is_open: bool) {
         for (part, reply) in &self.parts {
             let done = match reply {
                 Ok(done) => done,
@@ -142,90 +157,81 @@ impl Exchange {
                     continue;
                 }
             };
-            let charged = self.passed(part, done);
-            if charged && !is_refused && part.rows.iter().any(|row| row.cost > 0) {
+            let held = self.passed(part, done);
+            if held && passes && part.rows.iter().any(|row| row.cost > 0) {
                 self.shared.topology.wrote(part.slot);
             }
             for (index, row) in part.rows.iter().enumerate() {
-                let effect = match part.effect(Op::Charge, done, index, charged) {
-                    Effect::Charged if is_refused && row.can_be_undone() => Effect::Undone,
-                    effect => effect,
+                let effect = part.effect(Op::Charge, done, index, held, passes);
+                let verdict = part.verdict(call, done, index, effect);
+                call.tiers[row.tier].outcome = match done.boundary(index) {
+                    Some(boundary) if is_open && effect == Effect::Spent => {
+                        Outcome::Held { if_passed: verdict, holder: Holder::Hold(boundary) }
+                    }
+                    _ => Outcome::Decided(verdict),
                 };
-                decide(call, row, index, done, effect, is_held);
             }
         }
     }
 }
 
-impl Drop for Exchange {
+impl Drop for Holds {
     fn drop(&mut self) {
-        if !self.is_final {
-            let _in_the_background = self.undo();
+        if !self.is_taken {
+            self.end(false);
         }
     }
 }
 
-/// Gives a row the outcome that a script answered. While another row is lost, a charge is held.
-pub(super) fn decide(
-    call: &mut Call<'_>,
-    row: &Row,
-    index: usize,
-    done: &Done,
-    effect: Effect,
-    is_held: bool,
-) {
-    let (op, max_wait) = (call.op, call.max_wait);
-    let bucket = (&row.place.limit, row.place.window);
-    let (verdict, mark) = done.verdict(index, bucket, op, Demand { cost: row.cost, max_wait }, effect);
-    let tier = &mut call.tiers[row.tier];
-    if effect == Effect::Charged {
-        tier.mark = mark;
+impl Shared {
+    /// Ends holds without waiting for the answer. The command is on the connection before this returns, so this node's next
+    /// call for these buckets comes after it. A hold that cannot be returned counts as spent at its boundary.
+    fn end(self: &Arc<Self>, part: Part, header: Header) {
+        let shared = Arc::clone(self);
+        let ending = async move {
+            let deadline = Instant::now() + shared.timeout;
+            let ended = shared.ask_for(&part, header, deadline, script::read_ended).await;
+            let late = match &ended {
+                Ok((ran, late)) => {
+                    shared.note(ran);
+                    *late
+                }
+                Err(_) => 1,
+            };
+            if header.op == RELEASE && late > 0 {
+                let error = ended
+                    .err()
+                    .map_or_else(|| "it was returned too late".to_owned(), |error| error.to_string());
+                tracing::warn!("a part of a refused request stays charged: {error}");
+                shared.stranded.fetch_add(late, Ordering::Relaxed);
+            }
+        };
+        if !spawn_started(ending) && header.op == RELEASE {
+            self.stranded.fetch_add(1, Ordering::Relaxed);
+        }
     }
-    tier.outcome = if is_held && effect == Effect::Charged && row.can_be_undone() {
-        Outcome::Held { if_passed: verdict, holder: Holder::Charge }
-    } else {
-        Outcome::Decided(verdict)
-    };
+
+    /// Deletes a record without waiting for that. One that stays expires.
+    fn delete(self: &Arc<Self>, record: Vec<u8>) {
+        let shared = Arc::clone(self);
+        spawn_started(async move {
+            let (slot, deadline) = (shared.topology.slot(&record), Instant::now() + shared.timeout);
+            let _ = shared.topology.call(slot, redis::cmd("DEL").arg(record), deadline, |_| Some(())).await;
+        });
+    }
+}
+
+/// Polls a future once and spawns the rest of it; `false` outside of a runtime.
+fn spawn_started(future: impl Future<Output = ()> + Send + 'static) -> bool {
+    let Ok(runtime) = Handle::try_current() else { return false };
+    let mut future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
+    if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        runtime.spawn(future);
+    }
+    true
 }
 
 /// Whether a row has no answer.
 pub(super) const fn is_lost(tier: &Tier) -> bool {
     matches!(tier.outcome, Outcome::Lost(_))
-}
-
-/// The numbers of a log are those of the answer to its charge; that to its undo has the later ones.
-fn correct_logs(call: &mut Call<'_>, undone: &Undone) {
-    for (part, done) in undone {
-        let Some(done) = done else { continue };
-        for (index, row) in part.rows.iter().enumerate().filter(|(_, row)| row.is_log()) {
-            let bucket = (&row.place.limit, row.place.window);
-            let demand = Demand { cost: row.cost, max_wait: Micros::MAX };
-            let (verdict, _) = done.verdict(index, bucket, Op::Undo, demand, Effect::None);
-            call.tiers[row.tier].outcome = Outcome::Decided(verdict);
-        }
-    }
-}
-
-/// Undoes charges in the background, all parts concurrently. A part that cannot be undone stays charged and is counted.
-fn spawn_undo(shared: &Arc<Shared>, parts: Vec<Part>, header: Header) -> Option<JoinHandle<Undone>> {
-    if parts.is_empty() {
-        return None;
-    }
-    let Ok(runtime) = Handle::try_current() else {
-        shared.stranded.fetch_add(u64::try_from(parts.len()).unwrap_or(0), Ordering::Relaxed);
-        return None;
-    };
-    let shared = Arc::clone(shared);
-    Some(runtime.spawn(async move {
-        let deadline = Instant::now() + shared.timeout;
-        let undo = async |part: Part| {
-            let done = shared.ask(Op::Undo, &part, header, deadline).await;
-            if let Err(error) = &done {
-                tracing::warn!("a part of a refused request stays charged: {error}");
-                shared.stranded.fetch_add(1, Ordering::Relaxed);
-            }
-            (part, done.ok())
-        };
-        join_all(parts.into_iter().map(undo)).await
-    }))
 }

@@ -49,7 +49,7 @@ impl RedisStore {
         let deadline = Instant::now() + self.timeout();
         let input = (DEBIT, Demand { cost, max_wait: Micros::MAX }, |_: &mut Vec<u8>| {});
         let (ran, charged) =
-            self.ask_place(Script::Settle, place, input, deadline, script::read_settled).await?;
+            self.ask_place(Script::Settle, place, input, deadline, script::read_debited).await?;
         self.shared.note(&ran);
         self.shared.topology.wrote(place.slot);
         Ok(charged)
@@ -63,12 +63,14 @@ impl RedisStore {
     /// Reports that a node is alive for this long, or with no time that it leaves; answers how many nodes there are, and
     /// how many of them come before it.
     pub(crate) async fn heartbeat(&self, node: u64, ttl: Micros) -> Result<(u32, u32), StoreError> {
-        let mut input = self.header(Op::Charge, Micros::ZERO, false).input(1);
+        let mut input = self.header(Op::Charge, Micros::ZERO, false).input(1, false);
         input.extend_from_slice(&node.to_le_bytes());
+        // A score has 53 bits; equal ones are ordered by the node itself.
+        state::put((node >> 11).cast_signed(), &mut input);
         state::put(ttl.get().cast_signed(), &mut input);
-        let key = format!("{}:nodes", self.prefix).into_bytes();
-        let call = Script::Nodes.call([key.as_slice()].into_iter(), &input);
-        let (slot, deadline) = (self.shared.topology.slot(&key), Instant::now() + self.timeout());
+        let keys = ["ends", "ids"].map(|name| format!("{}:{{nodes}}{name}", self.prefix).into_bytes());
+        let call = Script::Nodes.call(keys.iter().map(Vec::as_slice), &input);
+        let (slot, deadline) = (self.shared.topology.slot(&keys[0]), Instant::now() + self.timeout());
         self.shared.topology.call(slot, &call, deadline, script::read_nodes).await
     }
 
@@ -84,7 +86,7 @@ impl RedisStore {
         let mut header = self.header(Op::Charge, demand.max_wait, false);
         header.op = op;
         for _ in 0..2 {
-            let mut input = header.input(2);
+            let mut input = header.input(2, false);
             let Place { limit, window, .. } = place;
             let mode = (Enforcement::Enforce, false);
             script::put_row(limit, *window, mode, demand.cost, header.around, &mut input);

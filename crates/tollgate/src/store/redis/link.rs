@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -70,9 +71,9 @@ struct Shared {
     rejections: AtomicU32,
     /// Whether the log says that something is wrong, and when it last was.
     alarm: parking_lot::Mutex<Option<Instant>>,
-    /// One upload of the script at a time.
+    /// One upload of the scripts at a time.
     uploading: Mutex<()>,
-    uploads: [AtomicU64; Script::ALL.len()],
+    uploads: AtomicU64,
     /// Whether a decision is the probe of a half-open link.
     is_probing: AtomicBool,
     /// Whether the breaker has closed since the last refusal to write, and no charge was written yet.
@@ -159,7 +160,7 @@ impl Link {
             rejections: AtomicU32::new(0),
             alarm: parking_lot::Mutex::new(None),
             uploading: Mutex::new(()),
-            uploads: Default::default(),
+            uploads: AtomicU64::new(0),
             is_probing: AtomicBool::new(false),
             is_recovering: AtomicBool::new(false),
             needs_probe: AtomicBool::new(false),
@@ -195,10 +196,11 @@ impl Link {
         deadline: Instant,
         read: impl FnOnce(Value) -> Option<T>,
     ) -> Result<Outcome<T>, StoreError> {
-        let Ok(_permit) = self.shared.permits.try_acquire() else {
+        let permit = self.shared.permits.try_acquire();
+        if permit.is_err() && !Script::relieves_the_store(command) {
             self.shared.counters.overloaded.fetch_add(1, Ordering::Relaxed);
             return Err(StoreError::Overloaded);
-        };
+        }
         let sent = Sent::now(&self.shared);
         let failure = match timeout_at(deadline, sent.call(command, preface)).await {
             Ok(Ok(answer)) => match read(answer) {
@@ -378,15 +380,14 @@ impl Shared {
         command: &Cmd,
         preface: Preface,
     ) -> Result<Value, RedisError> {
-        let script = Script::called_by(command);
         loop {
-            let uploads = self.uploads[script as usize].load(Ordering::Acquire);
+            let uploads = self.uploads.load(Ordering::Acquire);
             match connection.send(command, preface).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    // In a task of its own: whoever gives up does not leave it half done.
+                    // In a task of its own: a decision that is dropped does not leave it half done.
                     let (shared, connection) = (Arc::clone(self), connection.clone());
                     let uploaded =
-                        tokio::spawn(async move { shared.upload(script, connection, uploads).await }).await;
+                        tokio::spawn(async move { shared.upload(connection, uploads).await }).await;
                     uploaded
                         .map_err(|_| RedisError::from((ErrorKind::Client, "the upload was given up")))??;
                 }
@@ -395,16 +396,22 @@ impl Shared {
         }
     }
 
-    /// Uploads a script, unless that was done since the `known` number of uploads.
-    async fn upload(&self, script: Script, mut connection: Connection, known: u64) -> Result<(), RedisError> {
+    /// Uploads all scripts, unless that was done since the `known` number of uploads: a command that ends a hold is then never
+    /// delayed by an upload of its own.
+    async fn upload(&self, connection: Connection, known: u64) -> Result<(), RedisError> {
         let _one_at_a_time = self.uploading.lock().await;
-        let uploads = &self.uploads[script as usize];
-        if uploads.load(Ordering::Acquire) != known {
+        if self.uploads.load(Ordering::Acquire) != known {
             return Ok(());
         }
-        let load = redis::cmd("SCRIPT").arg("LOAD").arg(script.code()).take();
-        connection.send(&load, Preface::None).await?;
-        uploads.fetch_add(1, Ordering::Release);
+        try_join_all(Script::ALL.map(|script| {
+            let mut connection = connection.clone();
+            async move {
+                let load = redis::cmd("SCRIPT").arg("LOAD").arg(script.code()).take();
+                connection.send(&load, Preface::None).await
+            }
+        }))
+        .await?;
+        self.uploads.fetch_add(1, Ordering::Release);
         self.counters.uploads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -38,20 +38,22 @@ use redis::{FromRedisValue, Value};
 use rustls::ClientConfig;
 use tokio::time::Instant;
 use tollgate_core::algorithm::{State, start_on_the_clock};
+use tollgate_core::lease::{LEASE_TIME, MAX_LEASE_TIME};
 use tollgate_core::limit::AlgorithmName;
 use tollgate_core::{
-    Descriptor, Enforcement, Key, Limit, Micros, Op, Rule, RuleSet, StoreError, Tier, Tiers, Timestamp,
+    Descriptor, Enforcement, Key, Limit, Micros, Op, Outcome, Rule, RuleSet, StoreError, Tier, Tiers,
+    Timestamp,
 };
 
 pub(crate) use self::address::{Address, at};
-use self::hold::{decide, is_lost};
+use self::hold::is_lost;
 use self::link::Counters;
 use self::part::Part;
-use self::script::{Done, Header, Ran, Reply};
+use self::script::{Done, HOLD, Header, Ran, Reply};
 use self::topology::Topology;
-use super::{Call, Due, NoteName, Store, run_concurrently};
+use super::{Call, Store, run_concurrently};
 use crate::clock::Clock;
-use crate::reserve::ReservationId;
+use crate::reserve::{ReservationId, SettleError, Settled};
 pub use config::{RedisBuilder, RedisConfigError};
 pub(crate) use part::Place;
 
@@ -115,7 +117,7 @@ pub struct RedisStats {
     pub clock_steps: u64,
     /// Values found under our keys that were not ours, and replaced.
     pub foreign: u64,
-    /// Parts of refused requests that stay charged in a Cluster, because they could not be undone.
+    /// Parts of refused requests that stay charged in a Cluster, because they could not be returned.
     pub stranded: u64,
 }
 
@@ -197,7 +199,7 @@ impl RedisStore {
     #[doc(hidden)]
     pub fn charge_call(&self, call: &mut Call<'_>) -> Vec<Vec<u8>> {
         let Some(part) = self.pending(call).pop() else { return Vec::new() };
-        let command = part.call(call.op, &self.header(call.op, call.max_wait, call.refuses()));
+        let command = part.call(&self.header(call.op, call.max_wait, call.refuses()));
         let simple = |word: redis::Arg<&[u8]>| match word {
             redis::Arg::Simple(word) => word.to_vec(),
             _ => Vec::new(),
@@ -232,9 +234,7 @@ impl RedisStore {
     }
 
     fn header(&self, op: Op, max_wait: Micros, refused: bool) -> Header {
-        let injected = self.shared.clock.injected();
-        let around = injected.unwrap_or_else(|| self.redis_time());
-        Header { op: op as u8, refused, injected, max_wait, around }
+        self.shared.header(op as u8, max_wait, refused)
     }
 
     /// The rows without an outcome, by slot.
@@ -250,8 +250,7 @@ impl RedisStore {
         header: Header,
         deadline: Instant,
     ) -> Timestamp {
-        let op = call.op;
-        let replies = join_all(parts.iter().map(|part| self.shared.ask(op, part, header, deadline))).await;
+        let replies = join_all(parts.iter().map(|part| self.shared.ask(part, header, deadline))).await;
         let mut latest = None;
         for (part, reply) in parts.iter().zip(replies) {
             match reply {
@@ -259,12 +258,7 @@ impl RedisStore {
                     latest = latest.max(Some(done.ran.now));
                     self.conclude(call, part, &done, header);
                 }
-                Err(error) => {
-                    if op == Op::Undo {
-                        self.shared.stranded.fetch_add(1, Ordering::Relaxed);
-                    }
-                    part.lose(call, error);
-                }
+                Err(error) => part.lose(call, error),
             }
         }
         latest.unwrap_or_else(|| self.redis_time())
@@ -276,31 +270,38 @@ impl RedisStore {
         if call.op == Op::Charge && charged && part.rows.iter().any(|row| row.cost > 0) {
             self.shared.topology.wrote(part.slot);
         }
-        let is_held = call.tiers.iter().any(is_lost);
+        if let Some(reservation) = call.reservation.as_deref_mut() {
+            reservation.is_recorded |= charged && part.record.is_some() && part.charges(done);
+        }
         for (index, row) in part.rows.iter().enumerate() {
-            let effect = part.effect(call.op, done, index, charged);
-            decide(call, row, index, done, effect, is_held);
+            let effect = part.effect(call.op, done, index, charged, charged);
+            let verdict = part.verdict(call, done, index, effect);
+            call.tiers[row.tier].outcome = Outcome::Decided(verdict);
         }
     }
 }
 
 impl Shared {
     /// Calls the script; a second time if the calendar windows that were sent are not those of Redis' clock.
-    async fn ask(
+    async fn ask(&self, part: &Part, header: Header, deadline: Instant) -> Result<Done, StoreError> {
+        let (rows, is_hold) = (part.rows.len(), header.op == HOLD);
+        let done = self.ask_for(part, header, deadline, |value| Done::read(value, rows, is_hold)).await?;
+        self.note(&done.ran);
+        Ok(done)
+    }
+
+    /// The same with another answer.
+    async fn ask_for<T>(
         &self,
-        op: Op,
         part: &Part,
         mut header: Header,
         deadline: Instant,
-    ) -> Result<Done, StoreError> {
-        let rows = part.rows.len();
+        read: impl Fn(Value) -> Option<Reply<T>>,
+    ) -> Result<T, StoreError> {
         for _ in 0..2 {
-            let command = part.call(op, &header);
-            match self.topology.call(part.slot, &command, deadline, |value| Done::read(value, rows)).await? {
-                Reply::Done(done) => {
-                    self.note(&done.ran);
-                    return Ok(done);
-                }
+            let command = part.call(&header);
+            match self.topology.call(part.slot, &command, deadline, &read).await? {
+                Reply::Done(done) => return Ok(done),
                 Reply::OtherTime(now) => {
                     self.note_time(now);
                     header.around = now;
@@ -308,6 +309,13 @@ impl Shared {
             }
         }
         Err(StoreError::Unreachable)
+    }
+
+    fn header(&self, op: u8, max_wait: Micros, refused: bool) -> Header {
+        let injected = self.clock.injected();
+        let around = injected.unwrap_or_else(|| self.redis_time());
+        let lease_time = Micros::from(self.timeout).clamp(LEASE_TIME, MAX_LEASE_TIME);
+        Header { op, refused, injected, max_wait, around, lease_time }
     }
 
     fn note(&self, ran: &Ran) {
@@ -339,7 +347,10 @@ fn escaped(prefix: &str) -> String {
 impl Store for RedisStore {
     async fn run(&self, call: &mut Call<'_>) -> Timestamp {
         let deadline = call.deadline.within(self.timeout());
-        let parts = self.pending(call);
+        let mut parts = self.pending(call);
+        if call.op == Op::Charge && call.reservation.is_some() && !parts.is_empty() {
+            self.put_records(call, &mut parts);
+        }
         if parts.iter().map(|part| part.rows.len()).sum::<usize>() > MAX_ROWS {
             call.lose(StoreError::rejected("ERR"));
         }
@@ -347,8 +358,10 @@ impl Store for RedisStore {
         match parts.len() {
             0 => self.redis_time(),
             _ if !call.has_pending() => self.redis_time(),
-            1 => self.run_parts(call, parts, header, deadline).await,
-            _ if call.op == Op::Charge => self.charge_parts(call, parts, header, deadline).await,
+            // While a row is lost, the others are held.
+            count if call.op == Op::Charge && (count > 1 || call.tiers.iter().any(is_lost)) => {
+                self.hold_parts(call, parts, header, deadline).await
+            }
             _ => self.run_parts(call, parts, header, deadline).await,
         }
     }
@@ -401,20 +414,7 @@ impl Store for RedisStore {
         }))
     }
 
-    async fn keep(&self, name: NoteName, note: &[u8], ttl: Micros) -> Result<Option<Vec<u8>>, StoreError> {
-        self.keep_note(name, note, ttl).await
-    }
-
-    async fn recall(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
-        self.recall_note(name).await
-    }
-
-    async fn settle(
-        &self,
-        reservation: ReservationId,
-        due: &[Due<'_>],
-        ttl: Micros,
-    ) -> Result<Vec<u64>, StoreError> {
-        self.settle_each(reservation, due, ttl).await
+    async fn settle(&self, id: ReservationId, actual: u64) -> Result<Settled, SettleError> {
+        self.settle_reservation(id, actual).await
     }
 }

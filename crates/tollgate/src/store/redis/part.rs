@@ -3,10 +3,12 @@
 use redis::Cmd;
 use tollgate_core::algorithm::{Demand, Window};
 use tollgate_core::limit::AlgorithmName;
-use tollgate_core::{Enforcement, Key, Limit, Mark, Op, Outcome, Rule, StoreError, Tier};
+use tollgate_core::{Enforcement, Holder, Key, Limit, Op, Outcome, Rule, StoreError, Tier, Timestamp};
 
 use super::RedisStore;
-use super::script::{self, Done, Effect, Header, Script};
+use super::reserve::Record;
+use super::script::{self, Done, Effect, HOLD, Header, RELEASE, SPEND, Script};
+use super::state;
 use crate::store::{Call, window};
 
 /// A bucket that outlives the request which named it.
@@ -23,6 +25,8 @@ pub(crate) struct Place {
 pub(super) struct Part {
     pub(super) slot: u16,
     pub(super) rows: Vec<Row>,
+    /// The record of the reservation in this slot, if the charge is one.
+    pub(super) record: Option<Record>,
 }
 
 /// One row: everything that a call for its bucket needs, and its index in the call's rows.
@@ -32,8 +36,9 @@ pub(super) struct Row {
     pub(super) place: Place,
     pub(super) enforcement: Enforcement,
     pub(super) cost: u64,
-    pub(super) mark: Mark,
     pub(super) is_reported: bool,
+    /// When its cost counts as spent, while it is held.
+    pub(super) boundary: Option<Timestamp>,
 }
 
 impl RedisStore {
@@ -52,11 +57,15 @@ impl RedisStore {
         for (index, tier) in call.tiers.iter().enumerate().filter(|(index, _)| wanted(*index)) {
             let place = self.place(call.rule(tier), call.key(tier));
             let slot = place.slot;
-            let Tier { enforcement, cost, mark, is_reported, .. } = *tier;
-            let row = Row { tier: index, place, enforcement, cost, mark, is_reported };
+            let Tier { enforcement, cost, is_reported, outcome, .. } = *tier;
+            let boundary = match outcome {
+                Outcome::Held { holder: Holder::Hold(boundary), .. } => Some(boundary),
+                _ => None,
+            };
+            let row = Row { tier: index, place, enforcement, cost, is_reported, boundary };
             match parts.iter_mut().find(|part| part.slot == slot) {
                 Some(part) => part.rows.push(row),
-                None => parts.push(Part { slot, rows: vec![row] }),
+                None => parts.push(Part { slot, rows: vec![row], record: None }),
             }
         }
         parts
@@ -67,26 +76,35 @@ impl Row {
     pub(super) fn is_log(&self) -> bool {
         self.place.limit.algorithm_name() == AlgorithmName::SlidingWindowLog
     }
-
-    /// Whether a refusal of another row takes its charge back.
-    pub(super) fn can_be_undone(&self) -> bool {
-        self.enforcement == Enforcement::Enforce && self.cost > 0
-    }
 }
 
 impl Part {
     /// The script's call for its rows.
-    pub(super) fn call(&self, op: Op, header: &Header) -> Cmd {
-        let mut input = header.input(self.rows.len());
+    pub(super) fn call(&self, header: &Header) -> Cmd {
+        let mut input = header.input(self.rows.len(), self.record.is_some());
         for Row { place, enforcement, is_reported, cost, .. } in &self.rows {
             let mode = (*enforcement, *is_reported);
             script::put_row(&place.limit, place.window, mode, *cost, header.around, &mut input);
         }
-        if op == Op::Undo {
-            self.rows.iter().for_each(|row| script::put_mark(row.mark, &mut input));
+        let ends_holds = matches!(header.op, SPEND | RELEASE);
+        if ends_holds {
+            let boundaries = self.rows.iter().map(|row| row.boundary.map_or(0, Timestamp::as_micros));
+            boundaries.for_each(|boundary| state::put(boundary, &mut input));
+        } else {
+            if header.op == HOLD {
+                input.extend_from_slice(&header.lease_time_bytes());
+            }
+            if let Some(record) = &self.record {
+                record.put(&mut input);
+            }
         }
-        let script = if self.rows.iter().any(Row::is_log) { Script::ChargeLogs } else { Script::Charge };
-        script.call(self.rows.iter().map(|row| row.place.key.as_slice()), &input)
+        let script = match () {
+            () if ends_holds => Script::Finish,
+            () if self.rows.iter().any(Row::is_log) => Script::ChargeLogs,
+            () => Script::Charge,
+        };
+        let buckets = self.rows.iter().map(|row| row.place.key.as_slice());
+        script.call(buckets.chain(self.record.iter().map(|record| record.key.as_slice())), &input)
     }
 
     /// Whether no enforcing row refuses the request.
@@ -96,26 +114,46 @@ impl Part {
         !self.rows.iter().enumerate().any(refuses)
     }
 
-    /// What a call did to the bucket of a row, given whether enforcing rows were charged.
-    pub(super) fn effect(&self, op: Op, done: &Done, index: usize, charged: bool) -> Effect {
+    /// Whether some row was charged or held, if the request passes.
+    pub(super) fn charges(&self, done: &Done) -> bool {
+        self.rows.iter().enumerate().any(|(index, row)| row.cost > 0 && done.allows(index))
+    }
+
+    /// What a call did to the bucket of a row, given whether the request passes in its slot and everywhere.
+    pub(super) fn effect(&self, op: Op, done: &Done, index: usize, charged: bool, passes: bool) -> Effect {
         let row = &self.rows[index];
         let counts = charged || row.enforcement == Enforcement::Shadow;
-        if op == Op::Charge && row.cost > 0 && done.allows(index) && counts {
-            Effect::Charged
-        } else {
-            Effect::None
+        match done.boundary(index) {
+            Some(_) if passes => Effect::Spent,
+            Some(_) => Effect::Returned,
+            None if op == Op::Charge && row.cost > 0 && done.allows(index) && counts => Effect::Charged,
+            None => Effect::None,
         }
     }
 
-    /// The enforcing rows that a call has charged, with their marks.
-    pub(super) fn charged(&self, done: &Done, demand: impl Fn(&Row) -> Demand) -> Part {
-        let marked = |(index, row): (usize, &Row)| {
-            let bucket = (&row.place.limit, row.place.window);
-            let (_, mark) = done.verdict(index, bucket, Op::Charge, demand(row), Effect::Charged);
-            Row { mark, ..row.clone() }
-        };
-        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.can_be_undone()).map(marked).collect();
-        Part { slot: self.slot, rows }
+    /// The same with the boundaries of rows whose costs are held.
+    pub(super) fn held(&self, done: &Done) -> Part {
+        let row = |(index, row): (usize, &Row)| Row { boundary: done.boundary(index), ..row.clone() };
+        let rows = self.rows.iter().enumerate().map(row).collect();
+        Part { slot: self.slot, rows, record: self.record.clone() }
+    }
+
+    /// Whether there is something to end: a cost that is held, or the record of a request that does not pass.
+    pub(super) fn has_to_end(&self, passes: bool) -> bool {
+        self.rows.iter().any(|row| row.boundary.is_some()) || !passes && self.record.is_some()
+    }
+
+    /// What a row asks of its bucket.
+    pub(super) fn verdict(
+        &self,
+        call: &Call<'_>,
+        done: &Done,
+        index: usize,
+        effect: Effect,
+    ) -> tollgate_core::Verdict {
+        let Row { place, cost, .. } = &self.rows[index];
+        let demand = Demand { cost: *cost, max_wait: call.max_wait };
+        done.verdict(index, (&place.limit, place.window), call.op, demand, effect)
     }
 
     /// Its rows have no answer.

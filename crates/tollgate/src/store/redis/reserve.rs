@@ -1,98 +1,205 @@
-//! Reservations: notes, and settlements that happen once.
+//! Records of reservations, each written and settled together with the buckets of its slot.
 //!
 //! ```text
-//! tg:reserved:4b1f…                               what was charged
-//! tg:settled:4b1f…                                which caller settles it
-//! tg:receipt:4b1f…:tg:{kQ3x}Zt0_5yqN1vXw:42       how much was moved in one bucket
+//! tg:reserved:{kQ3x}4b1f…     0, how many buckets, when time began to repay each charge; then this as JSON:
+//!                             the cost, of each bucket its key, limit and price, and the tags of the other slots
+//!                             or, when it is settled: 1, what was reserved, what it took, what did not fit
 //! ```
 //!
-//! A note is a string with a time to live, in a slot of its own. Plain commands suffice, so a user of the ACL needs no
-//! more rights than decisions need. A receipt lies in the slot of its bucket: the script writes both together, in a Cluster too.
+//! The record in the slot of the id's tag describes all buckets. Those in other slots of a Cluster have the instants of
+//! their own buckets only. Settling changes that record and the buckets beside it in one script, so it happens once; the
+//! other slots follow, each at most once.
 
 use futures_util::future::join_all;
-use redis::{Cmd, Value};
+use redis::Value;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
-use tollgate_core::{Micros, Op, StoreError};
+use tollgate_core::algorithm::Window;
+use tollgate_core::{Draft, Enforcement, Limit, Micros, Op, StoreError};
 
 use super::RedisStore;
-use super::script::{self, DEBIT, Header, Reply, Script};
-use crate::reserve::ReservationId;
-use crate::store::{About, Difference, Due, NoteName};
+use super::part::{Part, Place};
+use super::script::{self, Reply, SETTLE, Script};
+use super::state::{self, Fields};
+use crate::reserve::{ReservationId, SettleError, Settled, Tag};
+use crate::store::Call;
 
-/// How much longer than a reservation its receipts are kept: a call that was sent just before its end, and arrives after
-/// it, still finds them.
-const GRACE: Micros = Micros::new(60_000_000);
+/// What the charging script writes beside the buckets of one slot.
+#[derive(Debug, Clone)]
+pub(super) struct Record {
+    pub(super) key: Vec<u8>,
+    ttl: Micros,
+    /// Empty, except in the slot of the id's tag.
+    text: Vec<u8>,
+}
+
+/// A reservation: what it cost, and where it was charged.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Reserved {
+    cost: u64,
+    /// The tag of each slot and how many of the buckets are there, first that of the id.
+    slots: Vec<(Tag, usize)>,
+    buckets: Vec<ReservedBucket>,
+}
+
+/// One bucket that was charged.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct ReservedBucket {
+    key: String,
+    limit: String,
+    algorithm: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    window: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    time_zone: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    aligned: Option<bool>,
+    /// Where its spread windows begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    offset_us: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shadow: bool,
+    /// What it takes for a cost of 1; 0 where an attribute has the whole cost, which a settlement does not change.
+    price: u64,
+}
+
+/// What a record says.
+enum Found {
+    Open(Reserved),
+    Settled(Settled),
+}
+
+impl Record {
+    /// Appends what the script needs to write it.
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        state::put(self.ttl.ceil_millis().max(1).cast_signed(), out);
+        out.extend_from_slice(&self.text);
+    }
+}
 
 impl RedisStore {
-    /// Writes a note unless one exists, which is the answer then.
-    pub(super) async fn keep_note(
-        &self,
-        name: NoteName,
-        note: &[u8],
-        ttl: Micros,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
-        let key = self.note_key(name);
-        let mut set = redis::cmd("SET");
-        set.arg(&key).arg(note).arg("NX").arg("GET").arg("PX").arg(ttl.ceil_millis().max(1));
-        self.ask_note(&key, &set).await
-    }
-
-    pub(super) async fn recall_note(&self, name: NoteName) -> Result<Option<Vec<u8>>, StoreError> {
-        let key = self.note_key(name);
-        self.ask_note(&key, redis::cmd("GET").arg(&key)).await
-    }
-
-    async fn ask_note(&self, key: &[u8], command: &Cmd) -> Result<Option<Vec<u8>>, StoreError> {
-        let topology = &self.shared.topology;
-        topology.call(topology.slot(key), command, Instant::now() + self.timeout(), bytes).await
-    }
-
-    fn note_key(&self, name: NoteName) -> Vec<u8> {
-        format!("{}:{}:{}", self.prefix, name.about.as_str(), name.reservation).into_bytes()
-    }
-
-    /// Settles every bucket that can be reached, also if one cannot.
-    pub(super) async fn settle_each(
-        &self,
-        reservation: ReservationId,
-        due: &[Due<'_>],
-        ttl: Micros,
-    ) -> Result<Vec<u64>, StoreError> {
-        let deadline = Instant::now() + self.timeout();
-        let settled = due.iter().map(|due| self.settle_one(reservation, due, ttl, deadline));
-        join_all(settled).await.into_iter().collect()
-    }
-
-    async fn settle_one(
-        &self,
-        reservation: ReservationId,
-        due: &Due<'_>,
-        ttl: Micros,
-        deadline: Instant,
-    ) -> Result<u64, StoreError> {
-        let place = self.place(due.rule, due.key());
-        let mut receipt = format!("{}:{}:{reservation}:", self.prefix, About::Receipt.as_str()).into_bytes();
-        receipt.extend_from_slice(&place.key);
-        let (op, mark) = match due.difference {
-            Difference::Missing => (DEBIT, None),
-            Difference::Rest(mark) => (Op::Undo as u8, Some(mark)),
+    /// Adds the records of a reservation to the parts of its charge; nothing if it has none, or if no bucket counts by the
+    /// request's cost. The part with the caller's bucket becomes the first, and the id gets its tag.
+    pub(super) fn put_records(&self, call: &mut Call<'_>, parts: &mut [Part]) {
+        let (request, rules) = (call.request, call.rules);
+        let Some(reservation) = call.reservation.as_deref_mut() else { return };
+        let names = |part: &Part, wanted: &str| {
+            let mut patterns = part.rows.iter().map(|row| rules.rule(call.tiers[row.tier].rule).pattern());
+            patterns.any(|pattern| pattern.attributes().any(|name| name == wanted))
         };
-        let mut header = Header { op, ..self.header(Op::Undo, Micros::MAX, false) };
-        for _ in 0..2 {
-            let mut input = header.input(2);
-            let (limit, window) = (&place.limit, place.window);
-            script::put_row(limit, window, (due.enforcement(), false), due.cost, header.around, &mut input);
-            let ttl = Micros::new(ttl.get().saturating_add(GRACE.get()));
-            super::state::put(ttl.ceil_millis().cast_signed(), &mut input);
-            if let Some(mark) = mark {
-                script::put_mark(mark, &mut input);
+        let of_caller = |name| parts.iter().position(|part| names(part, name));
+        if let Some(first) = of_caller("user_id").or_else(|| of_caller("ip")) {
+            parts.swap(0, first);
+        }
+        let mut reserved = Reserved { cost: reservation.cost, slots: Vec::new(), buckets: Vec::new() };
+        for part in &*parts {
+            reserved.slots.push((Tag::of_key(&part.rows[0].place.key), part.rows.len()));
+            let buckets = part.rows.iter().map(|row| {
+                let price = rules.rule(call.tiers[row.tier].rule).unit_cost(request);
+                ReservedBucket::new(&row.place, row.enforcement, price)
+            });
+            reserved.buckets.extend(buckets);
+        }
+        if reservation.cost == 0 || reserved.buckets.iter().all(|bucket| bucket.price == 0) {
+            return;
+        }
+        reservation.id = reservation.id.with_tag(reserved.slots[0].0);
+        let mut text = serde_json::to_vec(&reserved).unwrap_or_default();
+        for (part, (tag, _)) in parts.iter_mut().zip(&reserved.slots) {
+            let key = self.record_key(reservation.id, *tag);
+            part.record = Some(Record { key, ttl: reservation.ttl, text: std::mem::take(&mut text) });
+        }
+    }
+
+    fn record_key(&self, id: ReservationId, tag: Tag) -> Vec<u8> {
+        format!("{}:reserved:{{{tag}}}{:032x}", self.prefix, id.bits()).into_bytes()
+    }
+
+    /// Settles a reservation, once: first the record that describes it and the buckets of its slot, then the other slots.
+    pub(super) async fn settle_reservation(
+        &self,
+        id: ReservationId,
+        actual: u64,
+    ) -> Result<Settled, SettleError> {
+        let tag = id.tag().ok_or(SettleError::Gone)?;
+        let (key, deadline) = (self.record_key(id, tag), Instant::now() + self.timeout());
+        let topology = &self.shared.topology;
+        let slot = topology.slot(&key);
+        let found = topology.call(slot, redis::cmd("GET").arg(&key), deadline, bytes).await?;
+        let reserved = match found.as_deref().and_then(Found::read).ok_or(SettleError::Gone)? {
+            Found::Open(reserved) => reserved,
+            Found::Settled(settled) => return Ok(settled),
+        };
+        let mut slots = Vec::new();
+        let mut rest = reserved.buckets.as_slice();
+        for (tag, count) in &reserved.slots {
+            let (buckets, others) = rest.split_at_checked(*count).ok_or(SettleError::Gone)?;
+            slots.push((*tag, buckets));
+            rest = others;
+        }
+        let costs = (reserved.cost, actual);
+        let Some(((_, first), others)) = slots.split_first() else { return Err(SettleError::Gone) };
+        let mut settled = self.settle_slot(&key, first, costs, true, deadline).await?;
+        if settled.already_settled || others.is_empty() {
+            return Ok(settled);
+        }
+        let in_slot = settled.unpaid;
+        let settle = async |(tag, buckets): &(Tag, &[ReservedBucket])| {
+            self.settle_slot(&self.record_key(id, *tag), buckets, costs, false, deadline).await
+        };
+        for other in join_all(others.iter().map(settle)).await {
+            match other {
+                Ok(other) => settled = settled.with_unpaid(settled.unpaid.max(other.unpaid)),
+                Err(error) => {
+                    tracing::warn!("a bucket of a reservation may stay charged as reserved: {error}")
+                }
             }
-            let call = Script::Settle.call([place.key.as_slice(), &receipt].into_iter(), &input);
-            match self.shared.topology.call(place.slot, &call, deadline, script::read_settled).await? {
-                Reply::Done((ran, moved)) => {
+        }
+        if settled.unpaid > in_slot {
+            // For those who settle again.
+            let mut set = redis::cmd("SET");
+            set.arg(&key).arg(settled_bytes(&settled)).arg("XX").arg("KEEPTTL");
+            let _ = topology.call(slot, &set, deadline, |_| Some(())).await;
+        }
+        Ok(settled)
+    }
+
+    /// Settles the buckets of one slot.
+    async fn settle_slot(
+        &self,
+        record: &[u8],
+        buckets: &[ReservedBucket],
+        (reserved, actual): (u64, u64),
+        is_first: bool,
+        deadline: Instant,
+    ) -> Result<Settled, SettleError> {
+        let places: Option<Vec<Place>> = buckets.iter().map(ReservedBucket::place).collect();
+        let places = places.ok_or(SettleError::Gone)?;
+        let mut header = self.header(Op::Charge, Micros::MAX, false);
+        header.op = SETTLE;
+        let number = |number: u64| number.min(script::BEYOND).cast_signed();
+        let slot = self.shared.topology.slot(record);
+        for _ in 0..2 {
+            let mut input = header.input(2 * buckets.len(), true);
+            for (place, bucket) in places.iter().zip(buckets) {
+                let cost = bucket.price.saturating_mul(reserved.abs_diff(actual));
+                let mode = (bucket.enforcement(), false);
+                script::put_row(&place.limit, place.window, mode, cost, header.around, &mut input);
+            }
+            input.extend_from_slice(&[u8::from(actual > reserved), u8::from(is_first)]);
+            state::put(number(reserved), &mut input);
+            state::put(number(actual), &mut input);
+            for bucket in buckets {
+                state::put(number(bucket.price.saturating_mul(reserved)), &mut input);
+                state::put(number(bucket.price.max(1)), &mut input);
+            }
+            let keys = places.iter().map(|place| place.key.as_slice()).chain([record]);
+            let call = Script::Settle.call(keys, &input);
+            match self.shared.topology.call(slot, &call, deadline, script::read_settled).await? {
+                Reply::Done((ran, answer)) => {
                     self.shared.note(&ran);
-                    self.shared.topology.wrote(place.slot);
-                    return Ok(moved);
+                    self.shared.topology.wrote(slot);
+                    return read_settled(&answer).ok_or(SettleError::Gone);
                 }
                 // The calendar windows that were sent are not those of Redis' clock.
                 Reply::OtherTime(now) => {
@@ -101,11 +208,84 @@ impl RedisStore {
                 }
             }
         }
-        Err(StoreError::Unreachable)
+        Err(StoreError::Unreachable.into())
     }
 }
 
-/// The content of a note, if there is one; `None` if the answer is not one.
+impl ReservedBucket {
+    fn new(place: &Place, enforcement: Enforcement, price: u64) -> Self {
+        let Draft { limit, algorithm, window, time_zone, aligned, .. } = Draft::from(&place.limit);
+        ReservedBucket {
+            // Keys are ASCII.
+            key: String::from_utf8_lossy(&place.key).into_owned(),
+            limit: limit.unwrap_or_default(),
+            algorithm: algorithm.unwrap_or_default(),
+            window,
+            time_zone,
+            aligned,
+            offset_us: match place.window {
+                Window::Spread(offset) => Some(offset.get()),
+                Window::Own => None,
+            },
+            shadow: enforcement == Enforcement::Shadow,
+            price,
+        }
+    }
+
+    const fn enforcement(&self) -> Enforcement {
+        if self.shadow { Enforcement::Shadow } else { Enforcement::Enforce }
+    }
+
+    fn place(&self) -> Option<Place> {
+        let window = self.offset_us.map_or(Window::Own, |offset| Window::Spread(Micros::new(offset)));
+        // The slot is that of the record.
+        Some(Place { key: self.key.clone().into_bytes(), limit: self.limit()?, window, slot: 0 })
+    }
+
+    /// The limit that it was charged under.
+    fn limit(&self) -> Option<Limit> {
+        let draft = Draft {
+            key: "global".to_owned(),
+            limit: Some(self.limit.clone()),
+            algorithm: Some(self.algorithm.clone()),
+            window: self.window.clone(),
+            time_zone: self.time_zone.clone(),
+            aligned: self.aligned,
+            ..Draft::default()
+        };
+        draft.build().ok()?.limit().cloned()
+    }
+}
+
+impl Found {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        if fields.byte()? == 1 {
+            return read_settled(bytes).map(Found::Settled);
+        }
+        let instants = 7 * usize::from(fields.two_bytes()?);
+        serde_json::from_slice(fields.0.get(instants..)?).ok().map(Found::Open)
+    }
+}
+
+/// What a settled record says; `None` if there is none.
+fn read_settled(bytes: &[u8]) -> Option<Settled> {
+    let mut fields = Fields(bytes);
+    let kind = fields.byte()?;
+    let (reserved, actual, unpaid) = (fields.number()?, fields.number()?, fields.number()?);
+    let settled = Settled::new(reserved, actual).with_unpaid(unpaid);
+    (kind > 0).then_some(Settled { already_settled: kind == 1, ..settled })
+}
+
+fn settled_bytes(settled: &Settled) -> Vec<u8> {
+    let mut out = vec![1];
+    for number in [settled.reserved, settled.actual, settled.unpaid] {
+        state::put(number.min(script::BEYOND).cast_signed(), &mut out);
+    }
+    out
+}
+
+/// The content of a record, if there is one; `None` if the answer is not one.
 fn bytes(value: Value) -> Option<Option<Vec<u8>>> {
     match value {
         Value::Nil => Some(None),

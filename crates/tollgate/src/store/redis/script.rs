@@ -11,18 +11,20 @@ use smallvec::SmallVec;
 use tollgate_core::algorithm::{Answer, Demand, Window, calendar_windows};
 use tollgate_core::lease::{Grant, Lease, LeaseCall, ParentBucket};
 use tollgate_core::limit::{Algorithm, AlgorithmName, Opening, Phase, Ticks};
-use tollgate_core::{Enforcement, Growth, Limit, Mark, Micros, Op, Timestamp, Verdict};
+use tollgate_core::{Enforcement, Growth, Limit, Micros, Op, Timestamp, Verdict};
 
 use super::state::{self, Fields};
 
 /// A script. Each has the parts it needs, so that a plain charge does not create the functions of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Script {
-    /// Charge, peek, refund, undo and reset of buckets that are not logs.
+    /// Charge, peek, hold, refund and reset of buckets that are not logs.
     Charge,
     /// The same with logs.
     ChargeLogs,
-    /// Settlements, each at most once if there is a receipt.
+    /// Ends holds.
+    Finish,
+    /// Settlements of reservations, and debits.
     Settle,
     /// Leases.
     Lend,
@@ -30,17 +32,25 @@ pub(super) enum Script {
     Nodes,
 }
 
-/// Operation of [`Script::Settle`]: charge as much of the cost as there is room for.
-pub(super) const DEBIT: u8 = 6;
+/// Operations of the scripts beyond [`Op`]: take the costs out, and end that in one of two ways.
+pub(super) const HOLD: u8 = 5;
+pub(super) const SPEND: u8 = 6;
+pub(super) const RELEASE: u8 = 7;
+/// Operations of [`Script::Settle`]: settle a reservation; charge as much of the cost as there is room for.
+pub(super) const SETTLE: u8 = 8;
+pub(super) const DEBIT: u8 = 9;
 /// Beyond what any limit holds, and still exact in Lua.
-const BEYOND: u64 = 1 << 53;
-/// A row is in shadow mode, the time is injected, the request is refused elsewhere: bits of the flags.
+pub(super) const BEYOND: u64 = 1 << 53;
+/// The time is injected, the request is refused elsewhere, there is a record: bits of the flags.
 const INJECTED: u8 = 1;
 const REFUSED: u8 = 2;
+const RECORD: u8 = 4;
+/// The bytes of a log's numbers.
+const LOG_NUMBERS: usize = 35;
 
 impl Script {
-    pub(super) const ALL: [Script; 5] =
-        [Script::Charge, Script::ChargeLogs, Script::Settle, Script::Lend, Script::Nodes];
+    pub(super) const ALL: [Script; 6] =
+        [Script::Charge, Script::ChargeLogs, Script::Finish, Script::Settle, Script::Lend, Script::Nodes];
 
     pub(super) const fn code(self) -> &'static str {
         macro_rules! part {
@@ -51,13 +61,16 @@ impl Script {
         // In a block of their own, the functions of a change cost a charge nothing.
         macro_rules! change {
             () => {
-                concat!("if op > 2 then\n", part!("undo"), part!("change"), "end\n")
+                concat!("if op == 3 or op == 4 then\n", part!("change"), "end\n")
             };
         }
         match self {
-            Script::Charge => concat!(part!("buckets"), change!(), part!("charge")),
-            Script::ChargeLogs => concat!(part!("buckets"), part!("log"), change!(), part!("charge")),
-            Script::Settle => concat!(part!("buckets"), part!("log"), part!("undo"), part!("settle")),
+            Script::Charge => concat!(part!("buckets"), change!(), part!("record"), part!("charge")),
+            Script::ChargeLogs => {
+                concat!(part!("buckets"), part!("log"), change!(), part!("record"), part!("charge"))
+            }
+            Script::Finish => concat!(part!("buckets"), part!("log"), part!("record"), part!("finish")),
+            Script::Settle => concat!(part!("buckets"), part!("log"), part!("record"), part!("settle")),
             Script::Lend => concat!(part!("buckets"), part!("log"), part!("lend")),
             Script::Nodes => part!("nodes"),
         }
@@ -70,17 +83,17 @@ impl Script {
         &SHAS[self as usize]
     }
 
-    /// The script that a command calls. One that calls none is never answered that its script is missing.
-    pub(super) fn called_by(command: &Cmd) -> Self {
-        let sha = match command.args_iter().nth(1) {
-            Some(redis::Arg::Simple(sha)) => sha,
-            _ => &[],
-        };
-        Script::ALL.into_iter().find(|script| script.sha().as_bytes() == sha).unwrap_or(Script::Charge)
+    /// Whether a command makes later calls unnecessary, or frees what others wait for: leases, and the ends of holds. Such
+    /// commands are few, and are sent also while too many decisions wait.
+    pub(super) fn relieves_the_store(command: &Cmd) -> bool {
+        let called = command.args_iter().nth(1);
+        let calls = |script: Script| matches!(called, Some(redis::Arg::Simple(sha)) if sha == script.sha().as_bytes());
+        calls(Script::Lend) || calls(Script::Finish)
     }
 
     /// A call of the script with some keys and a packed input.
-    pub(super) fn call<'k>(self, keys: impl ExactSizeIterator<Item = &'k [u8]>, input: &[u8]) -> Cmd {
+    pub(super) fn call<'k>(self, keys: impl Iterator<Item = &'k [u8]>, input: &[u8]) -> Cmd {
+        let keys: SmallVec<[&[u8]; 8]> = keys.collect();
         let mut call = Cmd::with_capacity(4 + keys.len(), 80 + 40 * keys.len() + input.len());
         call.arg("EVALSHA").arg(self.sha()).arg(keys.len());
         for key in keys {
@@ -94,7 +107,7 @@ impl Script {
 /// What is the same for all rows of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
-    /// An [`Op`], or [`DEBIT`].
+    /// An [`Op`], or one of the constants above.
     pub(super) op: u8,
     /// Whether a row that has an outcome refuses the request.
     pub(super) refused: bool,
@@ -102,18 +115,26 @@ pub(super) struct Header {
     pub(super) max_wait: Micros,
     /// The calendar windows around this instant are sent.
     pub(super) around: Timestamp,
+    /// How long a hold is out at least, unless it is ended.
+    pub(super) lease_time: Micros,
 }
 
 impl Header {
     /// The header as the scripts read it.
-    pub(super) fn input(&self, rows: usize) -> Vec<u8> {
+    pub(super) fn input(&self, rows: usize, has_record: bool) -> Vec<u8> {
         let mut out = Vec::with_capacity(16 + 60 * rows);
         out.push(self.op);
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-        out.push(flag(self.injected.is_some(), INJECTED) | flag(self.refused, REFUSED));
+        let injected = flag(self.injected.is_some(), INJECTED);
+        out.push(injected | flag(self.refused, REFUSED) | flag(has_record, RECORD));
         state::put(self.injected.unwrap_or_default().as_micros(), &mut out);
         state::put(self.max_wait.get().min(BEYOND).cast_signed(), &mut out);
         out
+    }
+
+    /// The lease time of a hold as the script reads it.
+    pub(super) fn lease_time_bytes(&self) -> [u8; 4] {
+        u32::try_from(self.lease_time.get()).unwrap_or(u32::MAX).to_le_bytes()
     }
 }
 
@@ -166,12 +187,6 @@ pub(super) fn put_row(
     numbers.into_iter().for_each(|number| state::put(number, out));
 }
 
-/// Appends what an undo names.
-pub(super) fn put_mark(mark: Mark, out: &mut Vec<u8>) {
-    state::put(mark.at.as_micros(), out);
-    state::put(mark.rest.min(BEYOND).cast_signed(), out);
-}
-
 /// What a script answered.
 #[derive(Debug)]
 pub(super) enum Reply<T> {
@@ -194,7 +209,16 @@ pub(super) struct Ran {
 pub(super) struct Done {
     pub(super) ran: Ran,
     bytes: Vec<u8>,
-    rows: SmallVec<[(bool, Range<usize>); 4]>,
+    rows: SmallVec<[DoneRow; 4]>,
+}
+
+/// One bucket in an answer.
+#[derive(Debug)]
+struct DoneRow {
+    allowed: bool,
+    state: Range<usize>,
+    /// Where the cost is held: when it counts as spent.
+    boundary: Option<Timestamp>,
 }
 
 /// What happened to a bucket that a script answers for.
@@ -204,8 +228,10 @@ pub(super) enum Effect {
     None,
     /// It was charged.
     Charged,
-    /// It was charged, and that is given back.
-    Undone,
+    /// Its cost is held, and will be spent.
+    Spent,
+    /// Its cost is held, and will be returned.
+    Returned,
 }
 
 /// Splits an answer into when it ran and the rest; `None` if it is not an answer of a script.
@@ -220,9 +246,19 @@ fn read<T>(value: Value, rest: impl FnOnce(Ran, &[u8]) -> Option<T>) -> Option<R
     rest(Ran { now, clock_steps, foreign }, fields.0).map(Reply::Done)
 }
 
-/// The answer of a settlement: how much was charged or given back.
-pub(super) fn read_settled(value: Value) -> Option<Reply<(Ran, u64)>> {
+/// The answer to the end of holds: how many had reached their boundary.
+pub(super) fn read_ended(value: Value) -> Option<Reply<(Ran, u64)>> {
+    read(value, |ran, rest| Some((ran, Fields(rest).two_bytes()?.into())))
+}
+
+/// The answer to a debit: how much was charged.
+pub(super) fn read_debited(value: Value) -> Option<Reply<(Ran, u64)>> {
     read(value, |ran, rest| Some((ran, Fields(rest).number()?)))
+}
+
+/// The answer to a settlement: the record.
+pub(super) fn read_settled(value: Value) -> Option<Reply<(Ran, Vec<u8>)>> {
+    read(value, |ran, rest| Some((ran, rest.to_vec())))
 }
 
 /// The answer about membership: how many nodes there are, and how many have a smaller id.
@@ -245,17 +281,17 @@ pub(super) fn read_lease(value: Value, call: &LeaseCall) -> Option<Reply<(Done, 
             1 => lease(None),
             _ => lease(call.boundary),
         };
-        Some((Done::new(ran, row, 1)?, lease))
+        Some((Done::new(ran, row, 1, false)?, lease))
     })
 }
 
 impl Done {
     /// Reads the answer about so many buckets; `None` if it is not one.
-    pub(super) fn read(value: Value, rows: usize) -> Option<Reply<Self>> {
-        read(value, |ran, rest| Done::new(ran, rest, rows))
+    pub(super) fn read(value: Value, rows: usize, is_hold: bool) -> Option<Reply<Self>> {
+        read(value, |ran, rest| Done::new(ran, rest, rows, is_hold))
     }
 
-    fn new(ran: Ran, bytes: &[u8], count: usize) -> Option<Self> {
+    fn new(ran: Ran, bytes: &[u8], count: usize, is_hold: bool) -> Option<Self> {
         let mut rows = SmallVec::with_capacity(count);
         let mut place = 0;
         while place < bytes.len() {
@@ -263,18 +299,29 @@ impl Done {
             let (allowed, length) = (fields.byte()? == 1, usize::from(fields.two_bytes()?));
             let state = place + 3..place + 3 + length;
             place = state.end;
-            rows.push((allowed, state));
+            let mut boundary = None;
+            if is_hold {
+                let instant = Fields(bytes.get(place..)?).instant()?;
+                boundary = (instant != Timestamp::from_micros(0)).then_some(instant);
+                place += 7;
+            }
+            rows.push(DoneRow { allowed, state, boundary });
         }
         (rows.len() == count && place == bytes.len()).then(|| Done { ran, bytes: bytes.to_vec(), rows })
     }
 
     /// Whether a bucket admits its cost.
     pub(super) fn allows(&self, row: usize) -> bool {
-        self.rows[row].0
+        self.rows[row].allowed
+    }
+
+    /// When the cost of a row counts as spent, where it is held.
+    pub(super) fn boundary(&self, row: usize) -> Option<Timestamp> {
+        self.rows[row].boundary
     }
 
     fn state(&self, row: usize) -> &[u8] {
-        self.bytes.get(self.rows[row].1.clone()).unwrap_or_default()
+        self.bytes.get(self.rows[row].state.clone()).unwrap_or_default()
     }
 
     fn open<'l>(&self, row: usize, limit: &'l Limit, window: Window) -> ParentBucket<'l> {
@@ -282,7 +329,7 @@ impl Done {
         ParentBucket::open(limit, state, ledger.flatten(), self.ran.now, window)
     }
 
-    /// The verdict of a bucket, read from its state, and the mark of its charge.
+    /// The verdict of a bucket, read from its state.
     pub(super) fn verdict(
         &self,
         row: usize,
@@ -290,18 +337,38 @@ impl Done {
         op: Op,
         demand: Demand,
         effect: Effect,
-    ) -> (Verdict, Mark) {
+    ) -> Verdict {
         let allowed = self.allows(row);
         if limit.algorithm_name() == AlgorithmName::SlidingWindowLog {
-            return log_numbers(limit, allowed, self.state(row));
+            let numbers = self.state(row);
+            let spent = if effect == Effect::Spent { LOG_NUMBERS.min(numbers.len()) } else { 0 };
+            return log_numbers(limit, allowed, &numbers[spent..]).0;
         }
         let mut bucket = self.open(row, limit, window);
-        let mark = bucket.mark(if effect == Effect::None { 0 } else { demand.cost });
+        let is_queue = limit.algorithm_name() == AlgorithmName::LeakyBucket;
+        let boundary = self.boundary(row).unwrap_or_default();
         let passes = Answer::Pass { delay: Micros::ZERO };
+        // A request that was charged or held is delayed by what was owed before it.
         let answer = match effect {
             _ if !op.decides() => passes,
             Effect::None => bucket.ask(demand),
-            Effect::Charged | Effect::Undone => self.delay(row, limit, window, demand, mark),
+            Effect::Charged if is_queue => {
+                let mut before = bucket.clone();
+                before.refund(demand.cost);
+                before.ask(demand)
+            }
+            Effect::Charged => passes,
+            Effect::Spent | Effect::Returned => {
+                let mut before = bucket.clone();
+                before.release(demand.cost, boundary);
+                let answer = if is_queue { before.ask(demand) } else { passes };
+                if effect == Effect::Returned {
+                    bucket = before;
+                } else {
+                    bucket.spend(demand.cost, boundary);
+                }
+                answer
+            }
         };
         // The script has decided; core only has the numbers.
         let answer = match answer {
@@ -310,45 +377,32 @@ impl Done {
             Answer::Wait(_) | Answer::Never if allowed => passes,
             answer => answer,
         };
-        if effect == Effect::Undone {
-            bucket.undo(demand.cost, mark);
-        }
-        (bucket.verdict(answer), mark)
-    }
-
-    /// How long a request that was charged must be held: until what was owed before it has left.
-    fn delay(&self, row: usize, limit: &Limit, window: Window, demand: Demand, mark: Mark) -> Answer {
-        if limit.algorithm_name() != AlgorithmName::LeakyBucket {
-            return Answer::Pass { delay: Micros::ZERO };
-        }
-        let mut before = self.open(row, limit, window);
-        before.undo(demand.cost, mark);
-        before.ask(demand)
+        bucket.verdict(answer)
     }
 
     /// What a node is told with its lease.
     pub(super) fn grant(&self, limit: &Limit, window: Window, lease: Option<Lease>) -> Grant {
         if limit.algorithm_name() == AlgorithmName::SlidingWindowLog {
-            let (verdict, mark) = log_numbers(limit, self.allows(0), self.state(0));
+            let (verdict, at) = log_numbers(limit, self.allows(0), self.state(0));
             let wait = verdict.retry_after.unwrap_or(Micros::MAX);
             let Verdict { remaining, reset_after, .. } = verdict;
-            return Grant { now: self.ran.now, at: mark.at, lease, remaining, wait, reset_after };
+            return Grant { now: self.ran.now, at, lease, remaining, wait, reset_after };
         }
         self.open(0, limit, window).grant_of(lease)
     }
 }
 
-/// The verdict of a log, of which the script has the numbers.
-fn log_numbers(limit: &Limit, allowed: bool, bytes: &[u8]) -> (Verdict, Mark) {
+/// The verdict of a log, of which the script has the numbers, and the instant of the bucket.
+fn log_numbers(limit: &Limit, allowed: bool, bytes: &[u8]) -> (Verdict, Timestamp) {
     let mut fields = Fields(bytes);
     let remaining = fields.number().unwrap_or(limit.capacity());
     let mut wait = || fields.signed().and_then(|wait| u64::try_from(wait).ok()).map(Micros::new);
     let (retry_after, reset_after, more_after) = (wait(), wait().unwrap_or(Micros::ZERO), wait());
-    let mark = Mark::at(fields.instant().unwrap_or_default());
+    let at = fields.instant().unwrap_or_default();
     let retry_after = if allowed { Some(Micros::ZERO) } else { retry_after };
     let growth = more_after.map_or(Growth::Full, Growth::After);
     let (limit, delay) = (limit.capacity(), Micros::ZERO);
-    (Verdict { allowed, limit, remaining, retry_after, reset_after, delay, growth }, mark)
+    (Verdict { allowed, limit, remaining, retry_after, reset_after, delay, growth }, at)
 }
 
 #[cfg(test)]
@@ -369,7 +423,7 @@ mod tests {
         state::put(1_000, &mut bytes);
         bytes.extend_from_slice(&[0, 0, 0, 0]);
         bytes.extend_from_slice(&[1, 2, 0, 7, 7]);
-        let answer = |bytes: &[u8], rows| Done::read(Value::BulkString(bytes.to_vec()), rows);
+        let answer = |bytes: &[u8], rows| Done::read(Value::BulkString(bytes.to_vec()), rows, false);
         assert!(matches!(answer(&bytes, 1), Some(Reply::Done(done)) if done.allows(0)));
         assert!(answer(&bytes, 2).is_none());
         assert!(answer(&bytes[..bytes.len() - 1], 1).is_none());

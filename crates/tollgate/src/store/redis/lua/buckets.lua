@@ -3,10 +3,10 @@
 -- A translation of `tollgate-core`, where each formula has its reasons. Every number is an integer below 2^53, which
 -- a double holds exactly; a quotient of two such numbers never rounds across an integer, so floor and ceil are exact.
 --
--- KEYS     the bucket of each row
--- ARGV[1]  operation, flags (1: the time is injected, 2: a row elsewhere refuses the request already), injected time,
---          max_wait: 16 bytes; then 44 bytes for each row: its algorithm, its mode (1: shadow, 2: the calls of a node with a
---          lease report its cost), its cost and five numbers of its limit (each branch of `open` says which)
+-- KEYS     the bucket of each row, then the record of the reservation, if there is one
+-- ARGV[1]  operation, flags (1: the time is injected, 2: a row elsewhere refuses the request already, 4: there is a record),
+--          injected time, max_wait: 16 bytes; then 44 bytes for each row: its algorithm, its mode (1: shadow, 2: the calls of
+--          a node with a lease report its cost), its cost and five numbers of its limit (each branch of `open` says which)
 --
 -- Answers  the time, clock steps, foreign values, then for each row whether it is allowed and the state after the operation, with its
 --          length; of a log its numbers instead. If the windows of a calendar do not reach to now: only the time, and
@@ -22,6 +22,8 @@ local call = redis.call
 local input = ARGV[1]
 local op, flags, now, max_wait = read('<BBi7I7', input)
 local injected = flags % 2 == 1
+local record = flags >= 4 and KEYS[#KEYS]
+local count = record and #KEYS - 1 or #KEYS
 if not injected then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -255,6 +257,54 @@ local function helpers()
     return 0, anchor, excess - (ticks * count - used)
   end
 
+  -- The first boundary that is at least half a lease time away; nothing if the window of the bucket ends before.
+  function rare.boundary_after(bucket, from, time)
+    time = max(1, min(time, 2000000))
+    local to = floor((from + floor(time / 2)) / time) * time + time
+    if not bucket.to then return to end
+    if bucket.to - 1 > from then return min(to, bucket.to - 1) end
+  end
+
+  -- Takes capacity and rate off the sums of a boundary; answers how much capacity was there.
+  function rare.take_off(ledger, boundary, amount, rate)
+    if boundary == ledger.this_end then
+      ledger.this_rate = ledger.this_rate - min(rate, ledger.this_rate)
+      amount = min(amount, ledger.this_out)
+      ledger.this_out = ledger.this_out - amount
+    elseif boundary == ledger.next_end then
+      ledger.next_rate = ledger.next_rate - min(rate, ledger.next_rate)
+      amount = min(amount, ledger.next_out, ledger.ahead)
+      ledger.next_out, ledger.ahead = ledger.next_out - amount, ledger.ahead - amount
+    else
+      return 0
+    end
+    -- Leases without a rate keep tokens for the next period: no more than are out.
+    if ledger.refill == 0 then ledger.next_out = min(ledger.next_out, ledger.ahead + ledger.this_out) end
+    return amount
+  end
+
+  -- Takes the cost of a row out for a request that is decided elsewhere too; answers its boundary.
+  function rare.hold(row, bucket, lease_time)
+    local kind, _, cost, n1, n2, n3 = read('<BBI7i7i7i7', input, 44 * row - 27)
+    local units, refill, parts = rare.terms(kind == 7 and 4 or kind, n1, n2, n3)
+    local ledger = bucket.ledger or rare.new_ledger(lease_time, units, refill, parts)
+    ledger.longest = max(ledger.longest, lease_time)
+    if ledger.this_end == rare.NO_END then
+      ledger.this_end = rare.boundary_after(bucket, bucket.at, ledger.lease_time) or bucket.to
+    end
+    local capacity = bucket.capacity or bucket.limit
+    local boundary = ledger.next_end
+    if boundary == rare.NO_END then boundary = rare.boundary_after(bucket, ledger.this_end, ledger.lease_time) end
+    if boundary and ledger.next_out + cost * units <= capacity * units then
+      ledger.next_end, ledger.next_out = boundary, ledger.next_out + cost * units
+      ledger.ahead = ledger.ahead + cost * units
+    else
+      boundary, ledger.this_out = ledger.this_end, ledger.this_out + cost * units
+    end
+    rare.note_ledger(bucket, ledger)
+    return boundary
+  end
+
   -- Notes in a bucket what is out. It takes room beside the state, in tokens or in units of a continuous bucket.
   function rare.note_ledger(bucket, ledger)
     local out = ledger.this_out + ledger.ahead
@@ -391,7 +441,7 @@ local function open(row, stored)
     end
     bucket = {
       kind = 4, shadow = shadow, cost = cost, allowed = false, stored = stored, at = at, shift = shift,
-      room = max(0, limit - count), used = count, from = from, to = to, is_first = is_first,
+      limit = limit, room = max(0, limit - count), used = count, from = from, to = to, is_first = is_first,
     }
 
   elseif tag == 2 then
@@ -490,7 +540,7 @@ local function open(row, stored)
     else weight = (rare or helpers()).weighted(previous, left, window) end
     bucket = {
       kind = 6, shadow = shadow, cost = cost, allowed = false, stored = stored, at = at, shift = shift,
-      room = max(0, limit - weight - current), previous = previous, current = current, from = from, to = from + window,
+      limit = limit, room = max(0, limit - weight - current), previous = previous, current = current, from = from, to = from + window,
       window = window, is_first = first == 1, previous_then = previous_then, from_then = from_then,
     }
   end
@@ -591,7 +641,7 @@ local function write(key, bucket, take, changed)
     if injected then form, expiry = 'PX', ttl end
     if not state then
       call('PEXPIRE', key, ttl)
-    elseif not bucket.stored and #KEYS > 1 then
+    elseif not bucket.stored and count > 1 then
       -- MGET ignores what is not a string. SET with GET does not: a log of ours is old, anything else is foreign.
       local before = redis.pcall('SET', key, state, form, expiry, 'GET')
       if type(before) == 'table' then

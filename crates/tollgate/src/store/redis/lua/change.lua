@@ -1,5 +1,4 @@
--- Refund, undo and reset, in the same script as a charge: no bucket is asked whether it admits anything. After the rows of an undo come the marks of the charges
--- (`core::Mark`): an instant and a rest each.
+-- Refund and reset, in the same script as a charge: no bucket is asked whether it admits anything.
 
 -- What remains of a bucket that is reset: an empty state with its ledger, for as long as before: that is enough for the
 -- leases to end and to be earned back.
@@ -51,9 +50,7 @@ for i, bucket in ipairs(buckets) do
   local key, cost = KEYS[i], bucket.cost
   local after = bucket.stored or ''
   if bucket.stored and cost > 0 then
-    local changes, take = true, -cost
-    if op == 5 then changes, take = undo(key, bucket, cost, read('<i7I7', input, 3 + 44 * #KEYS + 14 * i)) end
-    if changes then after = write(key, bucket, take, true) end
+    after = write(key, bucket, -cost, true)
   end
   if bucket.kind == 5 then after = log.numbers(key, bucket, true) end
   rows = rows .. pack('<BI2', 1, #after) .. after

@@ -22,22 +22,7 @@ demand = min(demand, rare.MAX_DEMAND) -- of this node in this period
 
 if ledger and boundary ~= NO_END then
   changed = true
-  if boundary == ledger.this_end then
-    ledger.this_rate = ledger.this_rate - min(returned_rate, ledger.this_rate)
-    ledger.this_out = ledger.this_out - min(returned, ledger.this_out)
-  elseif boundary == ledger.next_end then
-    ledger.next_rate = ledger.next_rate - min(returned_rate, ledger.next_rate)
-    returned = min(returned, ledger.next_out, ledger.ahead)
-    ledger.next_out, ledger.ahead = ledger.next_out - returned, ledger.ahead - returned
-  end
-end
-
--- The first boundary that is at least half a lease time away; nothing if the window ends before.
-local function boundary_after(from, time)
-  time = max(1, min(time, 2000000))
-  local to = floor((from + floor(time / 2)) / time) * time + time
-  if not bucket.to then return to end
-  if bucket.to - 1 > from then return min(to, bucket.to - 1) end
+  rare.take_off(ledger, boundary, returned, returned_rate)
 end
 
 -- floor(a * b / c)
@@ -119,7 +104,7 @@ if wants == 1 and kind ~= 3 and (kind ~= 1 or parts >= 1024) then
   local fresh = not ledger
   ledger = ledger or rare.new_ledger(lease_time, units, refill, parts)
   local this_end = ledger.this_end
-  if this_end == NO_END then this_end = boundary_after(at, ledger.lease_time) end
+  if this_end == NO_END then this_end = rare.boundary_after(bucket, at, ledger.lease_time) end
   if this_end then
     ledger.longest = max(ledger.longest, lease_time)
     ledger.leased = min(ledger.leased + reported, rare.MAX_DEMAND)
@@ -127,7 +112,7 @@ if wants == 1 and kind ~= 3 and (kind ~= 1 or parts >= 1024) then
     ledger.this_end = this_end
     if has_lease then
       local next_end = ledger.next_end
-      if next_end == NO_END then next_end = boundary_after(this_end, ledger.lease_time) end
+      if next_end == NO_END then next_end = rare.boundary_after(bucket, this_end, ledger.lease_time) end
       if next_end then lease, ends, content, capacity, rate = grant_next(next_end) end
     else
       lease, ends, content, capacity, rate = grant_now(this_end)

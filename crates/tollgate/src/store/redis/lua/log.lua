@@ -114,23 +114,20 @@ do
     end
   end
 
-  -- Whether an entry of that instant still counts; or any since.
-  function log.counts(key, bucket, instant, since)
+  -- Whether an entry of that instant still counts.
+  function log.counts(key, bucket, instant)
     if instant <= bucket.at - bucket.window then return false end
-    local due = bucket.due[#bucket.due]
-    if since and due and due.at >= instant then return true end
     for place = -1, -LONGEST, -1 do
       local entry = call('LINDEX', key, place)
       if not entry or #entry ~= 11 then return false end
       local at = read(ENTRY, entry) + bucket.shift
       if at <= bucket.at - bucket.window then return false end
-      if since then return at >= instant end
       if at <= instant then return at == instant end
     end
   end
 
-  -- Takes a cost out of the entry of an instant, or of the oldest since. Newer entries are removed and pushed again.
-  local function take_out(key, bucket, cost, instant, since)
+  -- Takes a cost out of the entry of an instant. Newer entries are removed and pushed again.
+  local function take_out(key, bucket, cost, instant)
     local newer = {}
     while true do
       local entry = call('RPOP', key)
@@ -143,13 +140,13 @@ do
     end
     for i = #newer, 1, -1 do
       local at, before = read(ENTRY, newer[i])
-      local part = (since or at == instant) and min(cost, before) or 0
+      local part = at == instant and min(cost, before) or 0
       cost, bucket.alive = cost - part, bucket.alive - part
       if before > part then call('RPUSH', key, pack(ENTRY, at, before - part)) end
     end
   end
 
-  -- Writes what changed; answers when the log will be empty. An undo has noted in the bucket what it takes out.
+  -- Writes what changed; answers when the log will be empty. A settlement has noted in the bucket what it gives back.
   function log.close(key, bucket, take, changed)
     if bucket.replace then call('DEL', key) end
     if bucket.shift ~= 0 then shift(key, bucket) end
@@ -158,7 +155,7 @@ do
       bucket.dead = 0
       for _, entry in ipairs(bucket.due) do call('RPUSH', key, pack(ENTRY, entry.at, entry.cost)) end
       bucket.due = {}
-      if bucket.undo then take_out(key, bucket, unpack(bucket.undo))
+      if bucket.given_back then take_out(key, bucket, unpack(bucket.given_back))
       elseif take > 0 then add(key, bucket, take)
       else refund(key, bucket, -take) end
       if bucket.alive > 0 or bucket.ledger then call('LPUSH', key, head_of(bucket, bucket.alive)) end
@@ -203,5 +200,13 @@ do
     end
     if bucket.alive + held > 0 then more = until_fits(key, bucket, room + 1) end
     return pack('<I7i7i7i7i7', room, retry, reset, more, bucket.at)
+  end
+
+  -- The numbers of a log as they will be when what it holds for this request is spent.
+  function log.numbers_if_spent(key, bucket)
+    local cost = bucket.cost
+    bucket.due[#bucket.due + 1] = { at = bucket.at, cost = cost }
+    bucket.alive, bucket.out = bucket.alive + cost, bucket.out - cost
+    return log.numbers(key, bucket, true)
   end
 end
