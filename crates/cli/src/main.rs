@@ -7,7 +7,6 @@ mod client;
 mod completions;
 mod config;
 mod data;
-mod decided;
 mod doctor;
 mod explain;
 mod health;

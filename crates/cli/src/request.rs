@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use serde_json::{Map, Value, json};
 use tollgate::Descriptor;
 use tollgate::core::limit::MAX_EXACT;
 
@@ -38,6 +39,15 @@ pub(crate) struct RequestArgs {
 }
 
 impl RequestArgs {
+    /// The body of a check.
+    pub(crate) fn body(&self) -> Value {
+        let request = self.descriptor();
+        let attribute =
+            |(name, value): (&str, &tollgate::core::Value<'_>)| (name.to_owned(), value.to_string().into());
+        let attributes: Map<String, Value> = request.attributes().map(attribute).collect();
+        json!({ "attributes": attributes, "cost": self.cost })
+    }
+
     pub(crate) fn descriptor(&self) -> Descriptor<'_> {
         let named = [
             ("user_id", &self.user_id),

@@ -44,7 +44,7 @@ impl Source {
     /// The database, if they are in one. It may be down.
     pub(crate) const fn database(&self) -> Option<&Database> {
         match &self.home {
-            RulesHome::Database { book, .. } => Some(book.database()),
+            RulesHome::Book(book) | RulesHome::Database { book, .. } => Some(book.database()),
             RulesHome::File(_) | RulesHome::Fixed(_) => None,
         }
     }

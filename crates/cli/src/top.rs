@@ -17,8 +17,9 @@ use rustix::termios::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{self, MissedTickBehavior};
+use tollgate_server::api::Stats;
 
-use crate::client::{Client, ReachArgs, Stats};
+use crate::client::{Client, ReachArgs};
 use crate::terminal::Terminal;
 use view::{Line, lines};
 
@@ -81,7 +82,7 @@ struct Watched {
 
 impl Watched {
     async fn new(client: &Client) -> anyhow::Result<Self> {
-        Ok(Watched { server: client.shown().to_owned(), stats: client.stats().await?, error: None })
+        Ok(Watched { server: client.shown().to_owned(), stats: client.get("/v1/stats").await?, error: None })
     }
 
     fn update(&mut self, stats: anyhow::Result<Stats>) {
@@ -109,7 +110,7 @@ async fn watch(
         screen.draw(watched, terminal)?;
         let stats = async {
             ticks.tick().await;
-            client.stats().await
+            client.get("/v1/stats").await
         };
         tokio::select! {
             stats = stats => watched.update(stats),

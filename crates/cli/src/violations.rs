@@ -7,12 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::builder::FalseyValueParser;
-use tollgate::audit::{
-    FoundViolation, MAX_PAGE, Pseudonyms, ViolationFilter, ViolationLog, instant, instant_text,
-};
+use tollgate::RuleSet;
+use tollgate::audit::{FoundViolation, MAX_PAGE, Pseudonyms, ViolationLog, ViolationPage, instant_text};
 use tollgate::sql::Database;
-use tollgate::{Clock, Timestamp};
+use tollgate_server::RulesHome;
 
+use crate::client::{Client, app, encoded};
 use crate::load::for_reading;
 use crate::table::table;
 use crate::terminal::Terminal;
@@ -53,9 +53,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let filter = args.filter(Clock::system().now())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (found, more) = runtime.block_on(async { find(&args.log().await?, filter, args.limit).await })?;
+    let (found, more) = runtime.block_on(args.find())?;
     if args.json {
         for violation in &found {
             writeln!(terminal.out(), "{}", serde_json::to_string(violation)?)?;
@@ -73,20 +72,36 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
 }
 
 impl Args {
-    fn filter(&self, now: Timestamp) -> anyhow::Result<ViolationFilter> {
-        let bound = |flag: &str, text: &Option<String>| {
-            let at = text.as_deref().map(|text| instant(text, now)).transpose();
-            at.with_context(|| format!("{flag} `{}`", text.as_deref().unwrap_or_default()))
-        };
-        Ok(ViolationFilter {
-            user_id: self.user_id.clone(),
-            ip: self.ip.map(|address| address.to_string()),
-            endpoint: self.endpoint.clone(),
-            rule: self.rule.clone(),
-            since: bound("--since", &self.since)?,
-            until: bound("--until", &self.until)?,
-            ..ViolationFilter::default()
-        })
+    /// The newest violations, page by page, and whether there are more.
+    async fn find(&self) -> anyhow::Result<(Vec<FoundViolation>, bool)> {
+        let log = self.log().await?;
+        let shown = "the database".to_owned();
+        let app = app(RuleSet::default(), RulesHome::Fixed(shown.clone())).with_violations(log);
+        let client = Client::in_process(app, shown);
+        let mut query = String::new();
+        let given = [
+            ("user_id", self.user_id.clone()),
+            ("ip", self.ip.map(|address| address.to_string())),
+            ("endpoint", self.endpoint.clone()),
+            ("rule", self.rule.clone()),
+            ("since", self.since.clone()),
+            ("until", self.until.clone()),
+        ];
+        for (name, value) in given {
+            query.extend(value.map(|value| format!("&{name}={}", encoded(&value))));
+        }
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        while found.len() < self.limit {
+            let limit = (self.limit - found.len()).min(MAX_PAGE);
+            let page: ViolationPage =
+                client.get(&format!("/v1/violations?limit={limit}{cursor}{query}")).await?;
+            found.extend(page.violations);
+            match page.next {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return Ok((found, false)),
+            }
+        }
+        Ok((found, !cursor.is_empty()))
     }
 
     async fn log(&self) -> anyhow::Result<ViolationLog> {
@@ -112,27 +127,6 @@ pub(crate) fn pseudonyms(path: &Path) -> anyhow::Result<Pseudonyms> {
     let told = || format!("the secret in {}", path.display());
     let secret = std::fs::read(path).with_context(told)?;
     Pseudonyms::new(secret.trim_ascii_end()).with_context(told)
-}
-
-/// The newest violations, page by page, and whether there are more.
-async fn find(
-    log: &ViolationLog,
-    mut filter: ViolationFilter,
-    limit: usize,
-) -> anyhow::Result<(Vec<FoundViolation>, bool)> {
-    let mut found = Vec::new();
-    loop {
-        filter.limit = (limit - found.len()).min(MAX_PAGE);
-        if filter.limit == 0 {
-            return Ok((found, filter.cursor.is_some()));
-        }
-        let page = log.find(&filter).await?;
-        found.extend(page.violations);
-        filter.cursor = page.next;
-        if page.next.is_none() {
-            return Ok((found, false));
-        }
-    }
 }
 
 fn print(found: &[FoundViolation], terminal: &mut Terminal) -> anyhow::Result<()> {

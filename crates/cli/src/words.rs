@@ -27,6 +27,11 @@ pub(crate) fn wait(wait: Micros) -> String {
     }
 }
 
+/// A wait of the API.
+pub(crate) const fn millis(count: u64) -> Micros {
+    Micros::new(count.saturating_mul(1_000))
+}
+
 fn two(count: u64, each: u64, large: &str, small: &str) -> String {
     match count % each {
         0 => format!("{} {large}", count / each),

@@ -375,39 +375,38 @@ fn a_server_is_asked_as_its_api_has_it() {
     let rule = json!({"name": "a", "key": "global", "limit": "1/s"});
     let entry = json!({"rule_id": 7, "version": 3, "label": "a", "active": true, "rule": rule,
                        "created_at": "2026-11-16T00:00:00Z", "updated_at": "2026-11-16T00:00:00Z"});
-    let set = json!({"source": "sqlite://rules.db", "version": 9, "writable": true, "rules": [entry]});
+    let set = json!({"source": "sqlite://rules.db", "version": 9, "writable": true, "error": null, "rules": [entry]});
     let mut edited = entry.clone();
     edited["version"] = json!(4);
-    let (url, served) = stub(vec![("200 OK", set.clone()), ("200 OK", set.clone()), ("200 OK", edited)]);
+    let (url, served) = stub(vec![("200 OK", set.clone()), ("200 OK", json!({"rules": [edited]}))]);
     assert_eq!(
         good(&["edit", "a", "--limit", "2/s", "--server", &url]),
         "changed a (rule 7, version 4): limit: 1/s -> 2/s\n"
     );
     let asked = served.join().unwrap();
-    assert!(asked[2].starts_with("PUT /v1/rules/7 HTTP/1.1\r\n"), "{}", asked[2]);
-    assert!(asked[2].contains("\r\nif-match: \"3\"\r\n") && asked[2].contains("\r\ntollgate-actor: ann\r\n"));
-    assert!(asked[2].ends_with(r#"{"name":"a","key":"global","limit":"2/s"}"#), "{}", asked[2]);
+    assert!(asked[1].starts_with("POST /v1/rules/edits HTTP/1.1\r\n"), "{}", asked[1]);
+    assert!(asked[1].contains("\r\ntollgate-actor: ann\r\n"), "{}", asked[1]);
+    let edit = r#"{"edits":[{"update":{"rule_id":7,"version":3,"rule":{"name":"a","key":"global","limit":"2/s"}}}]}"#;
+    assert!(asked[1].ends_with(edit), "{}", asked[1]);
 
     let problem = json!({"title": "changed meanwhile", "detail": "it is version 4 now", "current": entry});
-    let answers =
-        vec![("200 OK", set.clone()), ("200 OK", set.clone()), ("412 Precondition Failed", problem)];
-    let (url, _) = stub(answers);
+    let (url, _) = stub(vec![("200 OK", set.clone()), ("412 Precondition Failed", problem)]);
     assert_eq!(
         bad(&["edit", "a", "--limit", "2/s", "--server", &url]),
         "error: it is version 4 now\n  yours:  { name: a, key: global, limit: 2/s }\n  theirs: { name: a, key: global, \
          limit: 1/s }\n"
     );
 
-    let mut followed = set.clone();
-    followed["writable"] = json!(false);
-    let (url, _) = stub(vec![("200 OK", followed.clone()), ("200 OK", followed)]);
-    assert!(
-        bad(&["remove", "a", "--server", &url]).contains("come from sqlite://rules.db; change them there")
+    let problem = json!({"title": "the rules cannot be changed here", "detail": "the rules are those of the file a.yaml"});
+    let (url, _) = stub(vec![("200 OK", set.clone()), ("409 Conflict", problem)]);
+    assert_eq!(
+        bad(&["remove", "a", "--server", &url]),
+        format!("error: {url}: the rules are those of the file a.yaml\n")
     );
 
     let problem =
         json!({"title": "invalid", "errors": [{"rule": "b", "field": "limit", "message": "is too fast"}]});
-    let (url, _) = stub(vec![("200 OK", set.clone()), ("422 Unprocessable Content", problem)]);
+    let (url, _) = stub(vec![("422 Unprocessable Content", problem)]);
     let refused = bad(&["add", "--name", "b", "--key", "global", "--limit", "1/s", "--server", &url]);
     assert_eq!(refused, format!("error: {url}: rule `b`: is too fast\n"));
 }

@@ -128,11 +128,13 @@ fn hashed_users_are_found_with_the_secret() {
 #[test]
 fn what_cannot_be_answered_is_an_error_that_says_what_to_do() {
     let scratch = Scratch::new("errors");
-    let missing = scratch.url();
+    let known = Scratch::new("known");
+    refuse(&known.url(), &[], None);
+    let (missing, known) = (scratch.url(), known.url());
     for (args, told) in [
         (vec![], "name it: --rules sqlite://path"),
         (vec!["--rules", "rules.yaml"], "name it: --rules sqlite://path"),
-        (vec!["--rules", &missing, "--since", "yesterday"], "--since `yesterday`: expected how long ago"),
+        (vec!["--rules", &known, "--since", "yesterday"], "`since`: expected how long ago"),
         (vec!["--rules", &missing], "tollgate.db"),
     ] {
         let output = violations(&args);

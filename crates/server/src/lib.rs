@@ -8,16 +8,18 @@
 //! in flight. What was decided is remembered for a while in `record`. What arrives on the wire has its own types in
 //! `http`; they become core types there and nowhere else.
 
-mod explain;
+pub mod api;
+
 mod http;
+mod in_process;
 mod kept;
 mod listen;
 mod record;
 mod server;
 mod telemetry;
 
-pub use explain::{Level, Line, Report};
-pub use http::{Access, App, DecisionBody, RulesHome, TokenError, Tokens};
+pub use http::{Access, App, RulesHome, TokenError, Tokens};
+pub use in_process::InProcess;
 pub use listen::{Patience, TlsError, TlsFiles};
 pub use server::{Config, Server, ServerError};
 pub use telemetry::{Adopt, Observe};

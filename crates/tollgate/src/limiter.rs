@@ -514,9 +514,19 @@ impl<S: Store> Limiter<S> {
 }
 
 impl Answer {
+    /// A decision that was made before.
+    pub fn new(rules: Arc<RuleSet>, decision: Decision, at: Timestamp) -> Self {
+        Answer { decision, rules: rules.into(), at, plan: None }
+    }
+
     /// The rules that made the decision.
     pub fn rules(&self) -> &RuleSet {
         &self.rules
+    }
+
+    /// The same rules, to be kept for longer.
+    pub fn rules_to_arc(&self) -> Arc<RuleSet> {
+        self.rules.to_arc()
     }
 
     /// The request as it was decided: with the plan that was looked up, where it named none.

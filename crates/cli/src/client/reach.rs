@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::Client;
+use super::{Client, Http, Transport};
 
 const EXAMPLE: &str = "write it like http://127.0.0.1:8081";
 
@@ -75,9 +75,9 @@ impl ReachArgs {
         let address = Address::of(url)?;
         let authorization = self.token_file.as_deref().map(bearer).transpose()?;
         let connector = self.connector(address.is_tls())?;
-        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
+        let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
         let Address { base, shown } = address;
-        Ok(Client { base, shown, authorization, http })
+        Ok(Client { shown, transport: Transport::Http(Box::new(Http { base, authorization, client })) })
     }
 
     fn connector(&self, is_tls: bool) -> anyhow::Result<HttpsConnector<HttpConnector>> {

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use serde_json::Map;
 
-use super::book::{Edit, Entry};
+use super::entries::{self, apply, title};
 use super::fields::{FieldArgs, checked, whole};
-use super::place::{Access, PlaceArgs, actor};
+use super::place::{Access, PlaceArgs};
 use super::report;
 use crate::terminal::Terminal;
 
@@ -36,9 +36,9 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
         }
         _ => checked(&given)?,
     };
-    let book = args.place.open(Access::Make).await?;
-    let added = book.apply(&actor(), vec![Edit::Add(draft.clone())]).await?.pop();
-    let added = added.unwrap_or_else(|| Entry::of(draft));
-    report(&added, args.json.is_some(), &format!("added {}", added.title()), terminal)?;
+    let client = args.place.open(Access::Make).await?;
+    let added = apply(&client, vec![entries::add(&draft)?], Some(&draft)).await?;
+    let added = added.first().context("the rule was removed again already")?;
+    report(added, args.json.is_some(), &format!("added {}", title(added)), terminal)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use tollgate::core::Draft;
+use tollgate_server::api::RuleEntry;
 
-use super::book::Entry;
+use super::entries::list;
 use super::fields::{Changed, changes, in_a_line};
 use super::place::{Access, is_server, open};
 use super::yaml::braces;
@@ -41,8 +42,8 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let before = open(&args.before, Access::Read, &args.reach).await?.list().await?;
-    let after = open(&args.after, Access::Read, &args.reach).await?.list().await?;
+    let before = list(&open(&args.before, Access::Read, &args.reach).await?).await?;
+    let after = list(&open(&args.after, Access::Read, &args.reach).await?).await?;
     let diff = Diff::of(&before, &after);
     diff.print(args.json, terminal)?;
     if [&args.before, &args.after].into_iter().any(|place| is_server(place)) {
@@ -55,9 +56,9 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Diff<'e> {
     #[serde(serialize_with = "drafts")]
-    pub(super) added: Vec<&'e Entry>,
+    pub(super) added: Vec<&'e RuleEntry>,
     #[serde(serialize_with = "drafts")]
-    pub(super) removed: Vec<&'e Entry>,
+    pub(super) removed: Vec<&'e RuleEntry>,
     pub(super) changed: Vec<ChangedRule<'e>>,
     pub(super) same: usize,
 }
@@ -68,32 +69,33 @@ pub(super) struct ChangedRule<'e> {
     rule: &'e str,
     fields: Vec<Changed>,
     #[serde(skip)]
-    pub(super) before: &'e Entry,
+    pub(super) before: &'e RuleEntry,
     #[serde(skip)]
-    pub(super) after: &'e Entry,
+    pub(super) after: &'e RuleEntry,
 }
 
-fn drafts<S: serde::Serializer>(entries: &[&Entry], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(entries.iter().map(|entry| -> &Draft { &entry.draft }))
+fn drafts<S: serde::Serializer>(entries: &[&RuleEntry], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(entries.iter().map(|entry| -> &Draft { &entry.rule }))
 }
 
 impl<'e> Diff<'e> {
-    pub(super) fn of(before: &'e [Entry], after: &'e [Entry]) -> Self {
+    pub(super) fn of(before: &'e [RuleEntry], after: &'e [RuleEntry]) -> Self {
         let mut diff = Diff::default();
-        let mut known: BTreeMap<&str, &Entry> = before.iter().map(|entry| (entry.label(), entry)).collect();
+        let mut known: BTreeMap<&str, &RuleEntry> =
+            before.iter().map(|entry| (&*entry.label, entry)).collect();
         for entry in after {
-            match known.remove(entry.label()) {
+            match known.remove(&*entry.label) {
                 None => diff.added.push(entry),
-                Some(old) if old.draft == entry.draft => diff.same += 1,
+                Some(old) if old.rule == entry.rule => diff.same += 1,
                 Some(old) => diff.changed.push(ChangedRule {
-                    rule: entry.label(),
-                    fields: changes(&old.draft, &entry.draft),
+                    rule: &entry.label,
+                    fields: changes(&old.rule, &entry.rule),
                     before: old,
                     after: entry,
                 }),
             }
         }
-        diff.removed = before.iter().filter(|entry| known.contains_key(entry.label())).collect();
+        diff.removed = before.iter().filter(|entry| known.contains_key(&*entry.label)).collect();
         diff
     }
 
@@ -113,7 +115,7 @@ impl<'e> Diff<'e> {
         }
         for (sign, tone, entries) in [("-", Tone::Bad, &self.removed), ("+", Tone::Good, &self.added)] {
             for entry in entries {
-                let line = format!("{sign} {}  {}", entry.label(), braces(&entry.draft));
+                let line = format!("{sign} {}  {}", &*entry.label, braces(&entry.rule));
                 let line = terminal.paint(tone, &line);
                 writeln!(terminal.out(), "{line}")?;
             }

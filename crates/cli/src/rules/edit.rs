@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use clap::builder::FalseyValueParser;
 
-use super::book::{Edit, Entry};
+use super::entries::{apply, find, title, update};
 use super::fields::{FieldArgs, changes, checked, field, in_a_line, object};
-use super::place::{Access, PlaceArgs, actor};
+use super::place::{Access, PlaceArgs};
 use super::report;
 use crate::terminal::Terminal;
 
@@ -32,20 +32,20 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let book = args.place.open(Access::Change).await?;
-    let entry = book.find(&args.rule).await?;
-    let entry = Entry { version: args.if_version.or(entry.version), ..entry };
-    let mut rule = object(&entry.draft);
+    let client = args.place.open(Access::Change).await?;
+    let entry = find(&client, &args.rule).await?;
+    let mut rule = object(&entry.rule);
     for name in &args.unset {
         rule.remove(field(name)?);
     }
     args.fields.set(&mut rule);
     let draft = checked(&rule)?;
-    let changed = changes(&entry.draft, &draft);
+    let changed = changes(&entry.rule, &draft);
     ensure!(!changed.is_empty(), "nothing would be different; name a field, such as --limit '20/s'");
-    let edited = book.apply(&actor(), vec![Edit::Update(entry.into(), draft.clone())]).await?.pop();
-    let edited = edited.unwrap_or_else(|| Entry::of(draft));
-    let sentence = format!("changed {}: {}", edited.title(), in_a_line(&changed));
-    report(&edited, args.json, &sentence, terminal)?;
+    let edits = vec![update(&entry, args.if_version, &draft)?];
+    let edited = apply(&client, edits, Some(&draft)).await?;
+    let edited = edited.first().context("the rule was removed meanwhile")?;
+    let sentence = format!("changed {}: {}", title(edited), in_a_line(&changed));
+    report(edited, args.json, &sentence, terminal)?;
     Ok(ExitCode::SUCCESS)
 }

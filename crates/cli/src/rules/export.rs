@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::builder::FalseyValueParser;
 use serde_json::json;
 
+use super::entries::list;
 use super::place::{Access, PlaceArgs};
 use super::yaml;
 use crate::terminal::Terminal;
@@ -20,8 +21,8 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let entries = args.place.open(Access::Read).await?.list().await?;
-    let drafts: Vec<_> = entries.iter().map(|entry| &entry.draft).collect();
+    let entries = list(&args.place.open(Access::Read).await?).await?;
+    let drafts: Vec<_> = entries.iter().map(|entry| &entry.rule).collect();
     if args.json {
         writeln!(terminal.out(), "{}", json!({ "rules": drafts }))?;
     } else {

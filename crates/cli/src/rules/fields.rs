@@ -127,16 +127,6 @@ pub(super) fn whole(text: &str) -> anyhow::Result<Draft> {
     Ok(rules::parse_rule(name, &text)?.draft().clone())
 }
 
-/// A rule as JSON has it, whether it makes one or not.
-///
-/// # Errors
-///
-/// Its fields are not those of a rule.
-pub(crate) fn from_json(shown: &str, json: &str) -> anyhow::Result<Draft> {
-    let mut drafts = rules::parse_drafts(shown, &format!("{{\"rules\": [{json}]}}"))?;
-    drafts.pop().ok_or_else(|| anyhow!("{shown} gave no rule where one belongs"))
-}
-
 /// A rule as a JSON object.
 pub(super) fn object(draft: &Draft) -> Map<String, Value> {
     match serde_json::to_value(draft) {

@@ -10,7 +10,8 @@ use serde::{Serialize, Serializer};
 use tollgate::RuleSet;
 use tollgate::rules::{self, RowsError, RuleSource, RulesError, SourceError};
 
-use super::place::{Access, PlaceArgs, open};
+use super::entries::list;
+use super::place::{PlaceArgs, is_server};
 use super::yaml;
 use crate::ERROR;
 use crate::client::ReachArgs;
@@ -114,11 +115,11 @@ pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<
 /// How many rules there are, or what is wrong with them.
 async fn lint(place: &str, reach: &ReachArgs) -> anyhow::Result<Result<usize, Problems>> {
     let counted = |rules: RuleSet| rules.rules().len();
-    if place.starts_with("http://") || place.starts_with("https://") {
-        let book = open(place, Access::Read, reach).await?;
-        let entries = book.list().await?;
-        let text = yaml::file(entries.iter().map(|entry| &entry.draft));
-        return Ok(rules::parse(&book.shown(), &text).map(counted).map_err(Problems::Text));
+    if is_server(place) {
+        let client = reach.client(place)?;
+        let entries = list(&client).await?;
+        let text = yaml::file(entries.iter().map(|entry| &entry.rule));
+        return Ok(rules::parse(client.shown(), &text).map(counted).map_err(Problems::Text));
     }
     if place.contains("://") {
         return match RuleSource::database(&for_reading(place)).load(None).await {

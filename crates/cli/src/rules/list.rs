@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use serde_json::Value;
+use tollgate_server::api::RuleEntry;
 
-use super::book::Entry;
+use super::entries::{self, built};
 use super::place::{Access, PlaceArgs};
 use super::yaml::bracket_value;
 use super::{algorithm, limit_text};
@@ -40,33 +41,33 @@ struct Row<'a> {
     algorithm: Option<&'a str>,
     mode: &'a str,
     when: &'a BTreeMap<String, Vec<String>>,
-    /// Why it is no rule; only somebody with SQL can have written one.
+    /// Why it is not a rule; only plain SQL can have written one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<&'a str>,
+    problem: Option<String>,
 }
 
-impl<'a> From<&'a Entry> for Row<'a> {
-    fn from(entry: &'a Entry) -> Self {
-        let Entry { rule_id, version, draft, .. } = entry;
+impl<'a> From<&'a RuleEntry> for Row<'a> {
+    fn from(entry: &'a RuleEntry) -> Self {
+        let RuleEntry { rule_id, version, label, rule: draft, .. } = entry;
         let written = Row {
             rule_id: *rule_id,
             version: *version,
-            name: entry.label(),
+            name: label,
             key: &draft.key,
             scope: None,
             plan: draft.plan.as_deref(),
             limit: draft.limit.clone().or_else(|| draft.action.clone()).unwrap_or_default(),
             algorithm: draft.algorithm.as_deref(),
-            mode: draft.mode.as_deref().unwrap_or_default(),
+            mode: "invalid",
             when: &draft.when,
             problem: None,
         };
-        match &entry.rule {
-            Err(problem) => Row { mode: "invalid", problem: Some(problem), ..written },
+        match built(entry) {
+            Err(problem) => Row { problem: Some(problem), ..written },
             Ok(rule) => Row {
                 scope: Some(rule.scope().as_str()),
-                limit: limit_text(rule),
-                algorithm: algorithm(rule),
+                limit: limit_text(&rule),
+                algorithm: algorithm(&rule),
                 mode: rule.mode().as_str(),
                 ..written
             },
@@ -75,7 +76,7 @@ impl<'a> From<&'a Entry> for Row<'a> {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let entries = args.place.open(Access::Read).await?.list().await?;
+    let entries = entries::list(&args.place.open(Access::Read).await?).await?;
     let rows: Vec<Row<'_>> = entries.iter().map(Row::from).collect();
     if args.json {
         for row in rows {

@@ -1,12 +1,12 @@
 //! `tollgate rules`: look at rules, change them, and see what was changed.
 //!
-//! Rules are in a file, a database or a running server ([`book`]); each command is written once for all three. A file is
-//! only read: people edit it with an editor, and the server loads it.
+//! Rules are in a file, a database or a running server ([`place`]); each command asks the API, which is the server's own or
+//! runs in this process. A file is only read: people edit it with an editor, and the server loads it.
 
 mod add;
-mod book;
 mod diff;
 mod edit;
+mod entries;
 mod export;
 mod fields;
 mod history;
@@ -26,10 +26,9 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use tollgate::Rule;
 use tollgate::core::rule::Action;
+use tollgate_server::api::RuleEntry;
 
-pub(crate) use book::{Change, Edit, Entry, EntryBody, conflict};
-pub(crate) use fields::from_json;
-pub(crate) use place::{PlaceArgs, is_server};
+pub(crate) use place::PlaceArgs;
 
 use crate::terminal::Terminal;
 
@@ -91,9 +90,9 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
 }
 
 /// Prints a rule that was changed: as JSON, or a sentence about it.
-fn report(entry: &Entry, json: bool, sentence: &str, terminal: &mut Terminal) -> anyhow::Result<()> {
+fn report(entry: &RuleEntry, json: bool, sentence: &str, terminal: &mut Terminal) -> anyhow::Result<()> {
     if json {
-        writeln!(terminal.out(), "{}", serde_json::to_string(&entry.body()?)?)?;
+        writeln!(terminal.out(), "{}", serde_json::to_string(entry)?)?;
     } else {
         writeln!(terminal.out(), "{sentence}")?;
     }

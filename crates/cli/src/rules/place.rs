@@ -1,18 +1,21 @@
-//! Where `tollgate rules` looks for rules.
+//! Where commands look for rules, so that each is written once: a file, which is only read, a database, or a running server.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, ensure};
-use tollgate::rules::RuleBook;
+use anyhow::{anyhow, bail, ensure};
+use tollgate::RuleSet;
+use tollgate::rules::{self, RuleBook, STARTER};
 use tollgate::sql::Database;
+use tollgate_server::RulesHome;
 
-use super::book::{Book, file_is_read_only};
-use crate::client::{Address, ReachArgs};
+use crate::client::{Address, Client, ReachArgs, app};
 use crate::load::{self, for_reading, with_mode};
 
 const RULES: &str = "TOLLGATE_RULES";
 const SERVER: &str = "TOLLGATE_SERVER";
+const NOWHERE: &str = "the built-in rules cannot be changed; say where yours are: --rules sqlite://rules.db, \
+                       --rules postgres://user@host/name, or --server http://127.0.0.1:8081";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PlaceArgs {
@@ -40,16 +43,38 @@ pub(super) enum Access {
 }
 
 impl PlaceArgs {
-    /// Opens the place; the built-in starter set if none is named.
+    /// Opens the place to look at its rules or to change them; the built-in starter set if none is named.
     ///
     /// # Errors
     ///
-    /// It cannot be opened, or two are named.
-    pub(in crate::rules) async fn open(&self, access: Access) -> anyhow::Result<Book> {
+    /// It cannot be opened, two are named, or it is one whose rules cannot be changed.
+    pub(in crate::rules) async fn open(&self, access: Access) -> anyhow::Result<Client> {
         match self.named()? {
             Some(place) => open(&place, access, &self.reach).await,
-            None => Ok(Book::Starter),
+            None if access == Access::Read => {
+                let rules = rules::parse("starter.yaml", STARTER)?;
+                let shown = "the built-in starter set".to_owned();
+                Ok(Client::in_process(app(rules, RulesHome::Fixed(shown.clone())), shown))
+            }
+            None => bail!(NOWHERE),
         }
+    }
+
+    /// Opens the place to decide by its rules. Without a server, nothing is counted before, and time stands still: the answers
+    /// do not depend on the machine's speed.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub(crate) fn open_to_decide(&self) -> anyhow::Result<Client> {
+        let place = self.named()?;
+        if let Some(server) = place.as_deref().filter(|place| is_server(place)) {
+            return self.reach.client(server);
+        }
+        let place = place.as_deref().map(Path::new);
+        let shown = place.map_or_else(|| "the built-in starter set".to_owned(), load::name);
+        let app = app(load::rules(place)?, RulesHome::Fixed(shown.clone()));
+        Ok(Client::in_process(app, shown))
     }
 
     /// The place that is named. A flag wins over the other's variable.
@@ -84,27 +109,36 @@ pub(crate) fn is_server(place: &str) -> bool {
 /// # Errors
 ///
 /// It cannot be opened, or it is a file that would be changed.
-pub(super) async fn open(place: &str, access: Access, reach: &ReachArgs) -> anyhow::Result<Book> {
+pub(super) async fn open(place: &str, access: Access, reach: &ReachArgs) -> anyhow::Result<Client> {
     if is_server(place) {
-        return Ok(Book::Server(reach.client(place)?.into()));
+        return reach.client(place);
     }
     // A misspelt scheme is no file either; the database says so, without the password.
     if !place.contains("://") {
-        let path = Path::new(place);
-        ensure!(access == Access::Read, file_is_read_only(&load::name(path)));
-        return Ok(Book::File(path.to_owned()));
+        let (path, name) = (Path::new(place), load::name(Path::new(place)));
+        ensure!(access == Access::Read, file_is_read_only(&name));
+        let text = load::text(path).map_err(|error| {
+            let way_out = "name another with --rules, or leave it out for the built-in starter set";
+            anyhow!("cannot read the rules {name}: {error}; {way_out}")
+        })?;
+        let app = app(rules::parse(&name, &text)?, RulesHome::File(name.clone()));
+        return Ok(Client::in_process(app, name));
     }
     let url = match access {
         Access::Read => for_reading(place),
         Access::Change => with_mode(place, "rw"),
         Access::Make => place.into(),
     };
-    Ok(Book::Database(RuleBook::new(Database::open(&url).await?)))
+    let book = RuleBook::new(Database::open(&url).await?);
+    let shown = book.database().shown().to_owned();
+    Ok(Client::in_process(app(RuleSet::default(), RulesHome::Book(book)), shown))
 }
 
-/// Who changes rules: the user of this terminal.
-pub(super) fn actor() -> String {
-    let name = env::var("USER").or_else(|_| env::var("LOGNAME")).unwrap_or_default();
-    let name: String = name.chars().filter(char::is_ascii_graphic).take(100).collect();
-    if name.is_empty() { "cli".to_owned() } else { name }
+/// Why a command that changes rules does not change a rules file, and what to do instead.
+fn file_is_read_only(name: &str) -> String {
+    format!(
+        "{name} is a file, and this command changes rules in a database or in a server; edit the file, which a running \
+         server loads within a second, or use --server http://127.0.0.1:8081, or move the rules to a database with \
+         `tollgate rules import {name} --rules sqlite://rules.db`"
+    )
 }

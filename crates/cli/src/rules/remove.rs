@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::builder::FalseyValueParser;
 
-use super::book::{Edit, Entry};
-use super::place::{Access, PlaceArgs, actor};
+use super::entries::{self, apply, find, history, title};
+use super::place::{Access, PlaceArgs};
 use super::report;
 use super::yaml::braces;
 use crate::terminal::Terminal;
@@ -26,14 +26,14 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let book = args.place.open(Access::Change).await?;
-    let entry = book.find(&args.rule).await?;
-    let entry = Entry { version: args.if_version.or(entry.version), ..entry };
-    book.apply(&actor(), vec![Edit::Remove(entry.clone().into())]).await?;
-    let sentence = format!("removed {}: {}", entry.title(), braces(&entry.draft));
+    let client = args.place.open(Access::Change).await?;
+    let mut entry = find(&client, &args.rule).await?;
+    apply(&client, vec![entries::remove(&entry, args.if_version)?], None).await?;
+    entry.version = args.if_version.or(entry.version);
+    let sentence = format!("removed {}: {}", title(&entry), braces(&entry.rule));
     report(&entry, args.json, &sentence, terminal)?;
     // The rule is removed: a history that cannot be read now is not a failure.
-    let change = book.history(entry.rule_id, 1).await.ok().and_then(|mut changes| changes.pop());
+    let change = history(&client, entry.rule_id, 1).await.ok().and_then(|mut changes| changes.pop());
     terminal.remark(&change.map_or_else(
         || "`tollgate rules history` has it, and `tollgate rules undo` brings it back".to_owned(),
         |change| format!("`tollgate rules undo {}` brings it back", change.id),

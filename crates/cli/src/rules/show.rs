@@ -11,6 +11,7 @@ use tollgate::core::limit::{Algorithm, CalendarUnit, Opening, Phase, Ticks};
 use tollgate::core::rule::{Action, Consistency, CostDraft, FailurePolicy, Missing, Mode};
 use tollgate::{Limit, Rule};
 
+use super::entries::{built, find};
 use super::place::{Access, PlaceArgs};
 use super::{algorithm, limit_text};
 use crate::terminal::{Terminal, Tone};
@@ -53,12 +54,10 @@ struct Shown<'a> {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let entry = args.place.open(Access::Read).await?.find(&args.rule).await?;
+    let entry = find(&args.place.open(Access::Read).await?, &args.rule).await?;
     let way_out = "`tollgate rules edit` changes its fields";
-    let rule = entry
-        .rule
-        .as_ref()
-        .map_err(|problem| anyhow!("rule `{}` is none: {problem}; {way_out}", entry.label()))?;
+    let rule = &built(&entry)
+        .map_err(|problem| anyhow!("rule `{}` is invalid: {problem}; {way_out}", entry.label))?;
     let shown = Shown {
         rule_id: entry.rule_id,
         version: entry.version,

@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
+use tollgate_server::api::RuleEdit;
 
-use super::book::Edit;
-use super::place::{Access, PlaceArgs, actor};
+use super::entries::{apply, find, title};
+use super::place::{Access, PlaceArgs};
 use super::report;
 use crate::terminal::Terminal;
 
@@ -29,21 +31,22 @@ pub(super) enum To {
 }
 
 pub(super) async fn run(args: &Args, to: To, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let book = args.place.open(Access::Change).await?;
-    let entry = book.find(&args.rule).await?;
-    let is_so = entry.is_off() == (to == To::Off);
+    let client = args.place.open(Access::Change).await?;
+    let entry = find(&client, &args.rule).await?;
+    let is_so = entry.active == (to == To::On);
+    let rule_id = entry.rule_id.context("the rule has no number, so it cannot be switched here")?;
     let edit = match to {
-        To::On => Edit::Enable(entry.clone().into()),
-        To::Off => Edit::Disable(entry.clone().into()),
+        To::On => RuleEdit::Enable { rule_id },
+        To::Off => RuleEdit::Disable { rule_id },
     };
-    // What is so already stays as it is, version and all.
-    let switched = if is_so { None } else { book.apply(&actor(), vec![edit]).await?.pop() };
+    // A rule that is so already stays as it is, version and all.
+    let switched = if is_so { None } else { apply(&client, vec![edit], None).await?.pop() };
     let switched = switched.unwrap_or(entry);
-    let mode = switched.draft.mode.as_deref().unwrap_or("enforce");
+    let mode = switched.rule.mode.as_deref().unwrap_or("enforce");
     let already = if is_so { "already " } else { "" };
     let sentence = match to {
-        To::On => format!("{} is {already}on, mode {mode}", switched.title()),
-        To::Off => format!("{} is {already}off", switched.title()),
+        To::On => format!("{} is {already}on, mode {mode}", title(&switched)),
+        To::Off => format!("{} is {already}off", title(&switched)),
     };
     report(&switched, args.json, &sentence, terminal)?;
     Ok(ExitCode::SUCCESS)

@@ -4,8 +4,10 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::builder::FalseyValueParser;
+use tollgate_server::api::RuleUndone;
 
-use super::place::{Access, PlaceArgs, actor};
+use super::entries::title;
+use super::place::{Access, PlaceArgs};
 use super::report;
 use super::yaml::braces;
 use crate::terminal::Terminal;
@@ -22,10 +24,11 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let book = args.place.open(Access::Change).await?;
-    match book.undo(&actor(), args.id).await? {
+    let client = args.place.open(Access::Change).await?;
+    let undone: RuleUndone = client.post(&format!("/v1/rules/history/{}/undo", args.id), &()).await?;
+    match undone.entry {
         Some(entry) => {
-            let sentence = format!("{} is back to {}", entry.title(), braces(&entry.draft));
+            let sentence = format!("{} is back to {}", title(&entry), braces(&entry.rule));
             report(&entry, args.json, &sentence, terminal)?;
         }
         None if args.json => writeln!(terminal.out(), "null")?,

@@ -1,9 +1,9 @@
 //! A frame of `tollgate top` as lines of text: what is wrong, traffic, state, who is refused most.
 
 use tollgate::Micros;
+use tollgate_server::api::{FailurePolicyRules, Stats};
 
 use super::Watched;
-use crate::client::{FailurePolicy, Stats};
 use crate::table::table;
 use crate::terminal::Tone;
 use crate::words::{count, grouped, percent, printable, wait};
@@ -78,14 +78,14 @@ fn problems(watched: &Watched) -> Vec<String> {
 }
 
 /// Which rules have a failure policy: `fail open: per-user, search and 3 more`.
-fn rules_with(FailurePolicy { policy, count, rules }: &FailurePolicy) -> String {
-    let verb = match policy.as_str() {
+fn rules_with(FailurePolicyRules { policy, count, rules }: &FailurePolicyRules) -> String {
+    let verb = match &**policy {
         "local" => "count on this node alone",
         "closed" => "fail closed",
         _ => "fail open",
     };
     let named: Vec<String> = rules.iter().take(MAX_NAMED).map(|rule| printable(rule)).collect();
-    let more = match count.saturating_sub(named.len()) {
+    let more = match count.saturating_sub(named.len() as u64) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -207,14 +207,15 @@ mod tests {
 
     fn watched() -> Watched {
         let stats = json!({
-            "version": "0.1.0", "started_at": "2026-11-15T12:00:00Z", "uptime_s": 125, "now_ms": 0,
+            "version": "0.1.0", "started_at": "2026-11-15T12:00:00Z", "uptime_s": 125, "now_ms": 0, "view": "node",
             "totals": {"allowed": 1200, "refused": 299, "denied": 1, "unavailable": 0, "shadow_refused": 3, "degraded": 0},
-            "per_second": {"start_s": 0, "allowed": [1, 5, 10, 2], "refused": [0, 0, 7, 1]},
+            "per_second": {"start_s": 0, "allowed": [1, 5, 10, 2], "refused": [0, 0, 7, 1], "degraded": [0, 0, 0, 0]},
             "latency_us": {"p50": 0.8, "p90": 1.5, "p99": 240.0, "p999": 12000.0, "max": 13000.0, "count": 1500},
             "rules": [{"rule": "per-user", "allowed": 1200, "refused": 299, "shadow_refused": 3}],
             "top_refused": [{"key": "user:\u{1b}[31m42", "rule": "per-user", "refused": 120, "at_least": 119}],
             "store": {"kind": "memory", "shown": "memory", "up": true, "buckets": 42, "bytes": 65536},
-            "rule_set": {"source": "rules.yaml", "version": "abc", "count": 3, "age_s": 2, "error": null},
+            "rule_set": {"source": "rules.yaml", "version": "abc", "count": 3, "age_s": 2, "error": null,
+                         "on_store_failure": []},
             "violations": null, "degraded": []
         });
         Watched {

@@ -21,7 +21,7 @@ use tollgate_tower::{Identify, Protocol, Refusal, write_headers};
 
 use super::App;
 use super::admin::Peer;
-use super::problem::{Problem, ProblemBody};
+use super::problem::Problem;
 use super::query::Query;
 
 const PATH: &str = "/v1/authz";
@@ -124,18 +124,12 @@ fn peer(request: &Parts) -> Option<IpAddr> {
     ),
     responses(
         (status = 200, description = "it may pass"),
-        (status = 400, description = "the proxy does not say what it is asked for, or the cost is invalid", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 401, description = "not a trusted proxy", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 403, description = "a rule denies it", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 429, description = "a limit is used up", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = "4XX", description = "any of these answers but 200, with the status that `deny_status` names",
-            body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "the store is unavailable, and a rule fails closed", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 400, description = "the proxy does not say what it is asked for, or the cost is invalid"),
+        (status = 401, description = "not a trusted proxy"),
+        (status = 403, description = "a rule denies it"),
+        (status = 429, description = "a limit is used up"),
+        (status = "4XX", description = "any of these answers but 200, with the status that `deny_status` names"),
+        (status = 503, description = "the store is unavailable, and a rule fails closed"),
     ))]
 pub(super) async fn authz(State(app): State<App>, request: Request) -> Response<Body> {
     let (asked, _) = request.into_parts();

@@ -1,18 +1,16 @@
 //! `POST /v1/check/batch`: many requests in one, each decided on its own.
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::HeaderValue;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::Response;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::App;
 use super::ask::{Asked, CheckBody, Place, Sent};
-use super::body::DecisionBody;
-use super::problem::{Problem, ProblemBody, Problems};
+use super::check::to_json;
+use super::problem::{Problem, Problems};
+use super::render::Reply;
+use crate::api::{self, Decision};
 
 /// The largest body of a batch.
 pub(super) const MAX_BATCH_BYTES: usize = 1 << 20;
@@ -40,8 +38,8 @@ pub(super) struct BatchResults<'a> {
 #[serde(untagged)]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(super) enum BatchResult<'a> {
-    Decision(DecisionBody<'a>),
-    Problem(ProblemBody),
+    Decision(Box<Decision<'a>>),
+    Problem(Box<api::Problem>),
 }
 
 /// Decide many requests, each on its own.
@@ -50,7 +48,7 @@ pub(super) enum BatchResult<'a> {
 pub(super) async fn batch(
     State(app): State<App>,
     Sent(bytes): Sent<MAX_BATCH_BYTES>,
-) -> Result<Response, Problem> {
+) -> Result<Reply, Problem> {
     let BatchBody { requests } =
         Problem::parse(&bytes, "{\"requests\": [{\"attributes\": {\"user_id\": \"42\"}}]}")?;
     if requests.len() > MOST {
@@ -73,7 +71,9 @@ pub(super) async fn batch(
         }
         let decided = asked.and_then(|asked| {
             let answer = answers.next().expect("every request that was read has an answer");
-            app.remembered(&asked, answer, started).map(|decided| decided.body().to_json())
+            let decided = app.remembered(&asked, answer, started)?;
+            let body = decided.body();
+            Ok(to_json(&body, body.limits.len()))
         });
         match decided {
             Ok(body) => json.extend_from_slice(&body),
@@ -81,7 +81,5 @@ pub(super) async fn batch(
         }
     }
     json.extend_from_slice(b"]}");
-    let mut response = Response::new(Body::from(json));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    Ok(Reply::json(json))
 }

@@ -4,35 +4,31 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{FromRequestParts, State};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::response::Response;
-use tollgate::core::RateLimitHeaders;
+use axum::http::{HeaderName, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
 use tollgate::{Answer, Descriptor, Status, StoreError};
-use tollgate_tower::write_headers;
 
 use super::App;
 use super::ask::{Asked, CheckBody, Place, Sent};
-use super::body::DecisionBody;
-use super::problem::{Problem, ProblemBody, Problems};
-use super::written::Written;
+use super::problem::{Problem, Problems};
+use super::render::Reply;
+use crate::api::Decision;
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
-const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
-const STATUS_200: &str = "status=200";
-const JSON: &str = "application/json";
+/// The preference for the status 200 whatever the decision.
+pub(super) const STATUS_200: &str = "status=200";
 
 /// Decide a request and charge it if it may pass.
 #[utoipa::path(post, path = "/v1/check", tag = "decisions", request_body = CheckBody,
     params(("Prefer" = Option<String>, Header, description = "`status=200` answers 200 whatever the decision")),
     responses(
-        (status = 200, description = "it may pass", body = DecisionBody),
-        (status = 403, description = "a rule denies it", body = DecisionBody),
-        (status = 429, description = "a limit is used up", body = DecisionBody),
-        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = DecisionBody),
+        (status = 200, description = "it may pass", body = Decision),
+        (status = 403, description = "a rule denies it", body = Decision),
+        (status = 429, description = "a limit is used up", body = Decision),
+        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = Decision),
         Problems,
     ))]
 pub(super) async fn check(
@@ -48,10 +44,10 @@ pub(super) async fn check(
 #[utoipa::path(post, path = "/v1/peek", tag = "decisions", request_body = CheckBody,
     params(("Prefer" = Option<String>, Header, description = "`status=200` answers 200 whatever the decision")),
     responses(
-        (status = 200, description = "it would pass", body = DecisionBody),
-        (status = 403, description = "a rule denies it", body = DecisionBody),
-        (status = 429, description = "a limit is used up", body = DecisionBody),
-        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = DecisionBody),
+        (status = 200, description = "it would pass", body = Decision),
+        (status = 403, description = "a rule denies it", body = Decision),
+        (status = 429, description = "a limit is used up", body = Decision),
+        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = Decision),
         Problems,
     ))]
 pub(super) async fn peek(
@@ -67,10 +63,9 @@ pub(super) async fn peek(
 /// Give the cost of a request back to every limit that it meets.
 #[utoipa::path(post, path = "/v1/refund", tag = "decisions", request_body = CheckBody,
     responses(
-        (status = 200, description = "given back; the numbers are those afterwards", body = DecisionBody),
-        (status = 403, description = "a rule denies the request: there is nothing to give back", body = DecisionBody),
-        (status = 503, description = "the store gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 200, description = "given back; the numbers are those afterwards", body = Decision),
+        (status = 403, description = "a rule denies the request: there is nothing to give back", body = Decision),
+        (status = 503, description = "the store gave no answer"),
         Problems,
     ))]
 pub(super) async fn refund(
@@ -87,8 +82,8 @@ pub(super) async fn refund(
 #[utoipa::path(post, path = "/v1/playground", tag = "operating", request_body = CheckBody,
     params(("Prefer" = Option<String>, Header, description = "`status=200` answers 200 whatever the decision")),
     responses(
-        (status = 200, description = "it may pass", body = DecisionBody),
-        (status = 429, description = "the limit is used up", body = DecisionBody),
+        (status = 200, description = "it may pass", body = Decision),
+        (status = 429, description = "the limit is used up", body = Decision),
         Problems,
     ))]
 pub(super) async fn playground(
@@ -122,7 +117,7 @@ impl App {
     pub(crate) async fn write_check(&self, body: &[u8], prefer: Prefer, out: &mut Vec<u8>) -> bool {
         let Ok(asked) = Asked::parse(body, Place::AdHoc, &self.ad_hoc) else { return false };
         let Ok(decided) = self.decided(&asked).await else { return false };
-        decided.write(self, prefer, out);
+        decided.reply(self, prefer, &decided.body()).write(self.limiter.clock().now(), out);
         true
     }
 
@@ -168,45 +163,24 @@ impl<'r, 'a> Decided<'r, 'a> {
         Ok(Decided { answer, request, id: app.ids.next() })
     }
 
-    pub(super) fn body(&self) -> DecisionBody<'_> {
-        DecisionBody::new(&self.answer, &self.request, Some(&self.id))
+    pub(super) fn body(&self) -> Decision<'_> {
+        Decision::new(&self.answer, &self.request, Some(&self.id))
     }
 
     /// Status, headers and body.
     fn respond(&self, app: &App, prefer: Prefer) -> Response {
-        self.respond_with(app, prefer, self.body().to_json())
+        self.reply(app, prefer, &self.body()).into_response()
     }
 
-    /// The same with a body that says more.
-    pub(super) fn respond_with(&self, app: &App, prefer: Prefer, body: Vec<u8>) -> Response {
-        let mut response = Response::new(Body::from(body));
-        *response.status_mut() = self.status(prefer);
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        if let Some(values) = self.numbers(app) {
-            write_headers(values, headers);
+    /// Status and headers of the decision, with a body that may say more.
+    pub(super) fn reply(&self, app: &App, prefer: Prefer, body: &impl Serialize) -> Reply {
+        let answer = &self.answer;
+        Reply {
+            status: self.status(prefer),
+            limits: app.headers.headers(answer, answer.rules(), Some(&self.request), answer.at()),
+            is_preferred: prefer == Prefer::Always200,
+            ..Reply::json(to_json(body, answer.tiers().len()))
         }
-        if prefer == Prefer::Always200 {
-            headers.insert(APPLIED, HeaderValue::from_static(STATUS_200));
-        }
-        response
-    }
-
-    /// The same as bytes of HTTP/1.1.
-    fn write(&self, app: &App, prefer: Prefer, out: &mut Vec<u8>) {
-        let mut written = Written::new(self.status(prefer), out);
-        written.field(CONTENT_TYPE.as_str(), JSON);
-        let numbers = self.numbers(app);
-        for (field, value) in numbers.iter().flat_map(RateLimitHeaders::fields) {
-            written.field(field.name(), value);
-        }
-        if let Some(seconds) = numbers.as_ref().and_then(RateLimitHeaders::retry_after) {
-            written.number(RETRY_AFTER.as_str(), seconds);
-        }
-        if prefer == Prefer::Always200 {
-            written.field(APPLIED.as_str(), STATUS_200);
-        }
-        written.end(&self.body().to_json(), app.limiter.clock().now());
     }
 
     fn status(&self, prefer: Prefer) -> StatusCode {
@@ -219,11 +193,14 @@ impl<'r, 'a> Decided<'r, 'a> {
             Status::Invalid => StatusCode::BAD_REQUEST,
         }
     }
+}
 
-    fn numbers(&self, app: &App) -> Option<RateLimitHeaders> {
-        let answer = &self.answer;
-        app.headers.headers(answer, answer.rules(), Some(&self.request), answer.at())
-    }
+/// A decision in one piece of memory of about its size.
+pub(super) fn to_json(body: &impl Serialize, limits: usize) -> Vec<u8> {
+    let mut json = Vec::with_capacity(256 + 256 * limits);
+    // Text and numbers are always JSON, and writing to memory does not fail.
+    let _ = serde_json::to_writer(&mut json, body);
+    json
 }
 
 /// Whether the client asks for 200 whatever the decision (`Prefer: status=200`).

@@ -1,5 +1,6 @@
 //! `GET /v1/events`: what happens, as it happens (server-sent events).
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +13,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::Response;
 use futures_util::{FutureExt as _, stream};
 use serde::Serialize;
-use tollgate::Micros;
+use tollgate::{Descriptor, Micros};
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
-use super::body::counted;
 use super::decisions::millis;
-use super::problem::{Problem, ProblemBody};
+use super::problem::Problem;
 use super::query::Query;
-use super::stats::in_micros;
+use crate::api::counted;
 use crate::record::Recorded;
 use crate::record::events::{Hangup, Hub, Kind, Listener, MOST_LISTENERS};
 use crate::record::second_of;
@@ -59,7 +59,7 @@ struct DecisionEvent<'a> {
     at_ms: i64,
     outcome: &'static str,
     rule: Option<&'a str>,
-    key: Option<&'a str>,
+    key: Option<String>,
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
 }
@@ -69,10 +69,10 @@ struct ViolationEvent<'a> {
     at_ms: i64,
     decision_id: &'a str,
     rule: Option<&'a str>,
-    key: Option<&'a str>,
-    user_id: Option<&'a str>,
-    ip: Option<&'a str>,
-    endpoint: Option<&'a str>,
+    key: Option<String>,
+    user_id: Option<Cow<'a, str>>,
+    ip: Option<Cow<'a, str>>,
+    endpoint: Option<Cow<'a, str>>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -93,10 +93,8 @@ struct StoreEvent {
     params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header, description = "what was heard last, to hear what was missed")),
     responses((status = 200, description = "server-sent events, until somebody hangs up", body = String,
             content_type = "text/event-stream"),
-        (status = 400, description = "a parameter that does not fit", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 503, description = "too many listen already", body = ProblemBody,
-            content_type = "application/problem+json")))]
+        (status = 400, description = "a parameter that does not fit"),
+        (status = 503, description = "too many listen already")))]
 pub(super) async fn events(
     State(app): State<App>,
     hangup: Option<Extension<Hangup>>,
@@ -203,13 +201,13 @@ impl Watch {
             && let Some(recorded) = app.recorder.get(newest)
         {
             self.decision = newest;
-            self.hub.publish(Kind::Decision, &DecisionEvent::of(&recorded));
+            self.hub.publish(Kind::Decision, &DecisionEvent::of(&recorded, &recorded.request()));
         }
         if violation != self.violation
             && let Some(recorded) = app.recorder.get(violation)
         {
             self.violation = violation;
-            self.hub.publish(Kind::Violation, &ViolationEvent::of(&recorded));
+            self.hub.publish(Kind::Violation, &ViolationEvent::of(&recorded, &recorded.request()));
         }
         let now = app.limiter.clock().now();
         if second_of(now) != self.second {
@@ -243,40 +241,39 @@ impl StatsEvent {
             allowed: counts.allowed,
             refused: counts.refused,
             degraded: counts.degraded,
-            p50_us: in_micros(latency.p50),
-            p99_us: in_micros(latency.p99),
+            p50_us: latency.p50,
+            p99_us: latency.p99,
             store_up: StoreEvent::of(app).up,
         }
     }
 }
 
 impl<'a> DecisionEvent<'a> {
-    fn of(recorded: &'a Recorded) -> Self {
-        let speaker = recorded.binding_limit();
-        let wait = speaker.map_or(Some(Micros::ZERO), |speaker| speaker.verdict.retry_after);
+    fn of(recorded: &'a Recorded, request: &'a Descriptor<'_>) -> Self {
+        let (answer, rule) = (&recorded.answer, recorded.binding_rule());
         DecisionEvent {
-            decision_id: &recorded.id,
-            at_ms: millis(recorded.at),
-            outcome: recorded.status.as_str(),
-            rule: speaker.map(|speaker| speaker.rule.as_str()),
-            key: speaker.map(|speaker| speaker.key.as_str()),
-            remaining: speaker.and_then(|speaker| counted(&speaker.verdict, speaker.instead)),
-            retry_after_ms: wait.map(Micros::ceil_millis),
+            decision_id: recorded.id(),
+            at_ms: millis(answer.at()),
+            outcome: answer.status().as_str(),
+            rule: rule.map(|rule| rule.label_in(Some(request))),
+            key: rule.map(|rule| rule.key(request).to_string()),
+            remaining: answer.binding_limit().and_then(counted),
+            retry_after_ms: answer.retry_after().map(Micros::ceil_millis),
         }
     }
 }
 
 impl<'a> ViolationEvent<'a> {
-    fn of(recorded: &'a Recorded) -> Self {
-        let speaker = recorded.binding_limit();
+    fn of(recorded: &'a Recorded, request: &'a Descriptor<'_>) -> Self {
+        let rule = recorded.binding_rule();
         ViolationEvent {
-            at_ms: millis(recorded.at),
-            decision_id: &recorded.id,
-            rule: speaker.map(|speaker| speaker.rule.as_str()),
-            key: speaker.map(|speaker| speaker.key.as_str()),
-            user_id: recorded.attribute("user_id"),
-            ip: recorded.attribute("ip"),
-            endpoint: recorded.attribute("endpoint"),
+            at_ms: millis(recorded.answer.at()),
+            decision_id: recorded.id(),
+            rule: rule.map(|rule| rule.label_in(Some(request))),
+            key: rule.map(|rule| rule.key(request).to_string()),
+            user_id: request.text("user_id"),
+            ip: request.text("ip"),
+            endpoint: request.text("endpoint"),
         }
     }
 }

@@ -4,7 +4,6 @@ mod admin;
 mod ask;
 mod authz;
 mod batch;
-mod body;
 mod check;
 mod decisions;
 mod events;
@@ -15,6 +14,7 @@ mod keys;
 mod openapi;
 mod problem;
 mod query;
+mod render;
 mod replay;
 mod reserve;
 mod rules;
@@ -22,7 +22,6 @@ mod stats;
 mod tokens;
 mod violations;
 mod web;
-mod written;
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -47,7 +46,6 @@ pub(crate) use admin::Peer;
 use ask::AdHocSets;
 pub(crate) use ask::MAX_BODY_BYTES;
 pub(crate) use authz::{refusal_status, rejected};
-pub use body::DecisionBody;
 pub(crate) use check::Prefer;
 pub(crate) use events::EVENTS;
 pub(crate) use problem::Problem;
@@ -57,9 +55,10 @@ pub use tokens::{TokenError, Tokens};
 use openapi::Guard;
 use web::Pages;
 
+use crate::api::RuleStats;
 use crate::listen::Traffic;
 use crate::record::events::Hub;
-use crate::record::{Happened, Recorder, RuleCount, USUAL_CAPACITY};
+use crate::record::{Happened, Recorder, USUAL_CAPACITY};
 use crate::telemetry;
 
 /// What every handler needs; clones share it.
@@ -240,7 +239,7 @@ impl Parts {
     }
 
     /// What every rule in effect said, in their order.
-    pub(crate) fn rule_counts(&self) -> Vec<RuleCount> {
+    pub(crate) fn rule_counts(&self) -> Vec<RuleStats> {
         self.recorder.rules(&self.limiter.rules())
     }
 
@@ -278,26 +277,25 @@ pub(crate) fn router(app: App, plane: Plane) -> Router {
 
 /// Every route of a plane with what the document says about it: there is no other way to add one.
 fn documented(plane: Plane, access: &Access) -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::document(plane))
+    let routes = OpenApiRouter::with_openapi(openapi::document(plane))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(openapi::openapi))
         .merge(match plane {
             Plane::Data => decisions(access.clone()),
             Plane::Admin | Plane::Metrics => admin(access.clone()),
-        })
+        });
+    openapi::with_problems(routes)
+}
+
+/// Both planes for callers in this process.
+pub(crate) fn unguarded(app: App) -> Router {
+    checks().merge(operations()).split_for_parts().0.with_state(app)
 }
 
 /// What applications ask.
 fn decisions(access: Access) -> OpenApiRouter<App> {
-    let routes = OpenApiRouter::new()
-        .routes(routes!(check::check))
-        .routes(routes!(check::peek))
-        .routes(routes!(check::refund))
-        .routes(routes!(reserve::reserve))
-        .routes(routes!(reserve::settle))
-        .routes(routes!(batch::batch));
-    let routes = openapi::guarded(routes, Guard::Check);
+    let routes = openapi::guarded(checks(), Guard::Check);
     let guarded = match access.check {
         // Nothing stands in the way of the hottest path, where nothing is asked.
         None => routes,
@@ -307,10 +305,25 @@ fn decisions(access: Access) -> OpenApiRouter<App> {
     guarded.merge(openapi::with_methods_in_ids(OpenApiRouter::new().routes(routes!(authz::authz))))
 }
 
+fn checks() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(check::check))
+        .routes(routes!(check::peek))
+        .routes(routes!(check::refund))
+        .routes(routes!(reserve::reserve))
+        .routes(routes!(reserve::settle))
+        .routes(routes!(batch::batch))
+}
+
 /// What changes or reveals state.
 fn admin(access: Access) -> OpenApiRouter<App> {
-    let routes = OpenApiRouter::new()
+    openapi::guarded(operations(), Guard::Admin).route_layer(from_fn_with_state(access, admin::guard))
+}
+
+fn operations() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
         .routes(routes!(rules::list, rules::add))
+        .routes(routes!(rules::edits::edit))
         .routes(routes!(rules::preview::preview))
         .routes(routes!(rules::history::history))
         .routes(routes!(rules::history::undo))
@@ -324,8 +337,7 @@ fn admin(access: Access) -> OpenApiRouter<App> {
         .routes(routes!(stats::stats))
         .routes(routes!(events::events))
         .routes(routes!(replay::replay))
-        .routes(routes!(health::metrics));
-    openapi::guarded(routes, Guard::Admin).route_layer(from_fn_with_state(access, admin::guard))
+        .routes(routes!(health::metrics))
 }
 
 /// Both planes on one router.

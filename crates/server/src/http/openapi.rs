@@ -14,6 +14,7 @@ use utoipa::openapi::{Components, Content, Ref, RefOr, Response, Responses};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::admin::role_for;
+use super::render::PROBLEM;
 use super::tokens::Role;
 use super::{Access, App, Plane, documented};
 
@@ -133,7 +134,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operati
     all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
 
-/// Adds a problem to what a status may mean already.
+/// Adds a problem to the meanings of a status.
 fn add_problem(responses: &mut Responses, status: &str, told: &str) {
     let known = responses.responses.entry(status.to_owned());
     let RefOr::T(response) = known.or_insert_with(|| RefOr::T(Response::default())) else { return };
@@ -141,8 +142,30 @@ fn add_problem(responses: &mut Responses, status: &str, told: &str) {
         "" => told.to_owned(),
         before => format!("{before}; or {told}"),
     };
+    with_problem(response);
+}
+
+/// Says that an answer may be a problem.
+fn with_problem(response: &mut Response) {
     let problem = || RefOr::T(Content::new(Some(Ref::from_schema_name("Problem"))));
-    response.content.entry("application/problem+json".to_owned()).or_insert_with(problem);
+    response.content.entry(PROBLEM.to_owned()).or_insert_with(problem);
+}
+
+/// Gives every error without a body in the document the body that errors have.
+pub(super) fn with_problems(mut routes: OpenApiRouter<App>) -> OpenApiRouter<App> {
+    for item in routes.get_openapi_mut().paths.paths.values_mut() {
+        for (_, operation) in operations(item) {
+            for (status, response) in &mut operation.responses.responses {
+                if let RefOr::T(response) = response
+                    && status.starts_with(['4', '5'])
+                    && response.content.is_empty()
+                {
+                    with_problem(response);
+                }
+            }
+        }
+    }
+    routes
 }
 
 /// Read this document.

@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tollgate::Timestamp;
 use tollgate::core::rule::InvalidCost;
-use utoipa::{IntoResponses, ToSchema};
+use utoipa::IntoResponses;
 
 use super::Plane;
 use super::json_path::{place_at, too_deep};
-use super::written::Written;
-
-const KIND: &str = "application/problem+json";
+use super::render::{PROBLEM, Reply};
+use crate::api::{self, Mistake};
 
 /// An answer that is no decision.
 #[derive(Debug)]
@@ -35,43 +33,16 @@ struct Body {
     retry_after: Option<u64>,
 }
 
-/// A problem in the document.
-#[derive(ToSchema)]
-#[schema(as = Problem)]
-#[expect(dead_code, reason = "only its schema is used")]
-pub(crate) struct ProblemBody {
-    r#type: String,
-    title: String,
-    status: u16,
-    /// What is wrong, and what to do about it.
-    detail: String,
-    /// Where in the body, or which parameter.
-    path: Option<String>,
-    /// Everything that is wrong with a rule or a set.
-    errors: Option<Vec<Mistake>>,
-}
-
 /// What any request with a body may get.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(crate) enum Problems {
     /// Not JSON, a field that there is not, a value that does not fit; `path` says where.
     #[response(status = 400, content_type = "application/problem+json")]
-    Bad(ProblemBody),
+    Bad(api::Problem),
     /// The body is too large.
     #[response(status = 413, content_type = "application/problem+json")]
-    TooLarge(ProblemBody),
-}
-
-/// One thing that is wrong with a rule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct Mistake {
-    /// The name of the rule, or its key if it has no name.
-    pub(crate) rule: Option<String>,
-    /// The field, as in `limit` or `when.ip`; none where the whole rule is meant.
-    pub(crate) field: Option<String>,
-    /// What is wrong, and what to write instead.
-    pub(crate) message: String,
+    TooLarge(api::Problem),
 }
 
 impl Problem {
@@ -135,14 +106,18 @@ impl Problem {
         serde_json::to_vec(&self.0).unwrap_or_default()
     }
 
-    /// The whole answer, as HTTP/1.1 has it.
-    pub(crate) fn write(&self, now: Timestamp, out: &mut Vec<u8>) {
-        let mut written = Written::new(self.0.problem.status(), out);
-        written.field(CONTENT_TYPE.as_str(), KIND);
-        if let Some(seconds) = self.0.retry_after {
-            written.number(RETRY_AFTER.as_str(), seconds);
+    fn reply(&self) -> Reply {
+        Reply {
+            status: self.0.problem.status(),
+            content_type: PROBLEM,
+            retry_after: self.0.retry_after,
+            ..Reply::json(self.to_json())
         }
-        written.end(&self.to_json(), now);
+    }
+
+    /// Writes the whole answer as HTTP/1.1 has it.
+    pub(crate) fn write(&self, now: Timestamp, out: &mut Vec<u8>) {
+        self.reply().write(now, out);
     }
 
     /// Work that was given up on.
@@ -234,11 +209,6 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let kind = HeaderValue::from_static(KIND);
-        let status = self.0.problem.status();
-        let retry_after = self.0.retry_after.map(HeaderValue::from);
-        let mut response = (status, [(CONTENT_TYPE, kind)], self.to_json()).into_response();
-        response.headers_mut().extend(retry_after.map(|seconds| (RETRY_AFTER, seconds)));
-        response
+        self.reply().into_response()
     }
 }

@@ -2,10 +2,6 @@
 
 use std::collections::HashMap;
 
-use axum::body::Body;
-use axum::http::HeaderValue;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate::RuleSet;
@@ -14,7 +10,8 @@ use tollgate::replay::{Event, Replay, Step};
 use utoipa::ToSchema;
 
 use super::ask::Sent;
-use super::problem::{Problem, ProblemBody, Problems};
+use super::problem::{Problem, Problems};
+use super::render::Reply;
 use super::rules::read_set;
 
 /// The largest body of a replay.
@@ -73,16 +70,12 @@ struct RuleSummary {
 /// Replay a trace through rules, in virtual time. Nothing of this server is touched.
 #[utoipa::path(post, path = "/v1/replay", tag = "operating", request_body = ReplayBody,
     responses((status = 200, description = "the lines of a trace's output, and a summary", body = ReplayResult),
-        (status = 422, description = "rules that make no set", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 422, description = "rules that make no set"),
         Problems))]
-pub(super) async fn replay(Sent(bytes): Sent<MAX_REPLAY_BYTES>) -> Result<Response, Problem> {
+pub(super) async fn replay(Sent(bytes): Sent<MAX_REPLAY_BYTES>) -> Result<Reply, Problem> {
     // It may take a second: not on a thread that decides.
     let replayed = tokio::task::spawn_blocking(move || run(&bytes));
-    let json = replayed.await.map_err(|_| Problem::interrupted())??;
-    let mut response = Response::new(Body::from(json));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    replayed.await.map_err(|_| Problem::interrupted())?.map(Reply::json)
 }
 
 fn run(bytes: &[u8]) -> Result<Vec<u8>, Problem> {

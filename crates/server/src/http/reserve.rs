@@ -3,18 +3,18 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
 use tollgate::json::{Attributes, Whole};
-use tollgate::{Micros, ReservationId, ReservationLimit, ReserveError, Reserved, SettleError, Settled};
+use tollgate::{Micros, ReservationId, ReservationLimit, ReserveError, SettleError};
 use utoipa::ToSchema;
 
 use super::App;
 use super::admin::Caller;
 use super::ask::{AdHocSets, Asked, CheckBody, Facts, Place, Sent, one};
-use super::body::DecisionBody;
 use super::check::{Prefer, away};
-use super::problem::{Problem, ProblemBody, Problems};
+use super::problem::{Problem, Problems};
+use crate::api::{self, Reserved, Settled};
 
 /// How long a reservation may last.
 const LONGEST_MS: u64 = 86_400_000;
@@ -49,21 +49,6 @@ pub(super) struct ReserveBody<'a> {
     consistency: Option<String>,
 }
 
-/// A decision, and what to settle.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Reserved)]
-pub(super) struct ReservedBody<'a> {
-    /// 32 hexadecimal digits, and with Redis four letters more: a secret, with which the request is settled. Null where there
-    /// is nothing to settle: the request may not pass, no limit applies, or the store is unavailable.
-    #[schema(required)]
-    reservation_id: Option<String>,
-    /// How long there is to settle; null where there is nothing to.
-    #[schema(required)]
-    expires_in_ms: Option<u64>,
-    #[serde(flatten)]
-    decision: DecisionBody<'a>,
-}
-
 /// What it took in truth.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -75,36 +60,19 @@ pub(super) struct SettleBody {
     actual: Whole,
 }
 
-/// What came of a reservation, in the cost of the request.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Settled)]
-pub(super) struct SettledBody {
-    reservation_id: String,
-    reserved: u64,
-    actual: u64,
-    /// Given back.
-    refunded: u64,
-    /// Charged on top.
-    charged: u64,
-    /// Not charged, because a limit had no more to give.
-    unpaid: u64,
-    /// It was settled before: all this is what was done then.
-    already_settled: bool,
-}
-
 /// Decide a request as a check does, to be settled with the true cost.
 #[utoipa::path(post, path = "/v1/reserve", tag = "decisions", request_body = ReserveBody,
     params(("Prefer" = Option<String>, Header, description = "`status=200` answers 200 whatever the decision")),
     responses(
-        (status = 200, description = "it may pass", body = ReservedBody),
-        (status = 403, description = "a rule denies it", body = ReservedBody),
+        (status = 200, description = "it may pass", body = Reserved),
+        (status = 403, description = "a rule denies it", body = Reserved),
         (status = 429, content(
-            (ReservedBody = "application/json"),
-            (ProblemBody = "application/problem+json"),
+            (Reserved = "application/json"),
+            (api::Problem = "application/problem+json"),
         ), description = "a limit is used up; or the caller has too many unsettled reservations"),
         (status = 503, content(
-            (ReservedBody = "application/json"),
-            (ProblemBody = "application/problem+json"),
+            (Reserved = "application/json"),
+            (api::Problem = "application/problem+json"),
         ), description = "the store is unavailable, and a rule lets nothing pass then; or there are too many unsettled reservations"),
         Problems,
     ))]
@@ -118,35 +86,33 @@ pub(super) async fn reserve(
     let (asked, ttl) = Problem::parse::<ReserveBody<'_>>(&bytes, example)?.asked(&app.ad_hoc)?;
     let started = app.limiter.clock().stopwatch_nanos();
     let reserved = asked.to(&app.limiter).caller(&caller).reserve(ttl).await;
-    let Reserved { answer, reservation } = reserved.map_err(|error| unkept(&error))?;
+    let tollgate::Reserved { answer, reservation } = reserved.map_err(|error| unkept(&error))?;
     let decided = app.remembered(&asked, answer, started)?;
-    let body = ReservedBody {
+    let body = Reserved {
         reservation_id: reservation.map(|id| id.to_string()),
         expires_in_ms: reservation.map(|_| ttl.ceil_millis()),
         decision: decided.body(),
     };
-    // Text and numbers: there is nothing in them that JSON cannot say.
-    let json = serde_json::to_vec(&body).unwrap_or_default();
-    Ok(decided.respond_with(&app, prefer, json))
+    Ok(decided.reply(&app, prefer, &body).into_response())
 }
 
 /// Settle a reservation with what the work took in truth. Only the first time counts.
 #[utoipa::path(post, path = "/v1/settle", tag = "decisions", request_body = SettleBody,
     responses(
-        (status = 200, description = "settled, now or before", body = SettledBody),
-        (status = 404, description = "there is no such reservation, or its time is over and it is spent",
-            body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "the store gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 200, description = "settled, now or before", body = Settled),
+        (status = 404, description = "there is no such reservation, or its time is over and it is spent"),
+        (status = 503, description = "the store gave no answer"),
         Problems,
     ))]
-pub(super) async fn settle(State(app): State<App>, Sent(bytes): Sent) -> Result<Json<SettledBody>, Problem> {
+pub(super) async fn settle(State(app): State<App>, Sent(bytes): Sent) -> Result<Json<Settled>, Problem> {
     let example = "{\"reservation_id\": \"8f14e45fceea167a5a36dedd4bea2543\", \"actual\": 70}";
     let SettleBody { reservation_id, actual: Whole(actual) } = Problem::parse(&bytes, example)?;
     let id: ReservationId =
         reservation_id.parse().map_err(|error| Problem::bad_body("reservation_id", format!("{error}")))?;
     match app.limiter.settle(id, actual).await {
-        Ok(settled) => Ok(Json(SettledBody::new(reservation_id, settled))),
+        Ok(tollgate::Settled { reserved, actual, refunded, charged, unpaid, already_settled }) => {
+            Ok(Json(Settled { reservation_id, reserved, actual, refunded, charged, unpaid, already_settled }))
+        }
         Err(SettleError::Store(error)) => Err(away(&error)),
         Err(gone) => Err(Problem::missing(gone.to_string())),
     }
@@ -172,13 +138,6 @@ impl<'a> ReserveBody<'a> {
             consistency: self.consistency,
         };
         Ok((check.asked(Place::AdHoc, sets)?, Micros::new(1_000 * ttl_ms)))
-    }
-}
-
-impl SettledBody {
-    fn new(reservation_id: String, settled: Settled) -> Self {
-        let Settled { reserved, actual, refunded, charged, unpaid, already_settled } = settled;
-        SettledBody { reservation_id, reserved, actual, refunded, charged, unpaid, already_settled }
     }
 }
 

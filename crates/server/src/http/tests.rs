@@ -108,11 +108,11 @@ async fn a_check_answers_the_whole_body_and_all_headers() {
             "allowed": true, "limit": 3, "remaining": 2, "retry_after_ms": 0, "reset_after_ms": 100, "delay_ms": 0,
             "violated_tier": null, "violated_rule": null, "degraded": null,
             "limits": [
-                {"rule": "per-user-free", "key": "user:42", "scope": "user", "plan": "free", "allowed": true, "limit": 3,
+                {"rule": "per-user-free", "pattern": "user:{user_id}", "key": "user:42", "scope": "user", "plan": "free", "allowed": true, "limit": 3,
                  "remaining": 2, "retry_after_ms": 0, "reset_after_ms": 100, "mode": "enforce"},
-                {"rule": "global", "key": "global", "scope": "global", "plan": null, "allowed": true, "limit": 2000,
+                {"rule": "global", "pattern": "global", "key": "global", "scope": "global", "plan": null, "allowed": true, "limit": 2000,
                  "remaining": 1999, "retry_after_ms": 0, "reset_after_ms": 1, "mode": "enforce"},
-                {"rule": "watched", "key": "endpoint:/a", "scope": "endpoint", "plan": null, "allowed": true, "limit": 1,
+                {"rule": "watched", "pattern": "endpoint:{endpoint}", "key": "endpoint:/a", "scope": "endpoint", "plan": null, "allowed": true, "limit": 1,
                  "remaining": 0, "retry_after_ms": 0, "reset_after_ms": 60000, "mode": "shadow"},
             ],
         })

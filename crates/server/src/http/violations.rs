@@ -10,7 +10,7 @@ use tollgate::audit::{Cursor, MAX_PAGE, ViolationFilter, ViolationPage, instant}
 use utoipa::ToSchema;
 
 use super::App;
-use super::problem::{Problem, ProblemBody};
+use super::problem::Problem;
 use super::query::Query;
 
 const KNOWN: [&str; 8] = ["user_id", "ip", "endpoint", "rule", "since", "until", "cursor", "limit"];
@@ -61,12 +61,9 @@ struct ViolationBody {
         ("limit" = Option<i64>, Query, minimum = 1, maximum = 1000, description = "how many at most; 100 without it")),
     responses(
         (status = 200, description = "a page", body = PageBody),
-        (status = 400, description = "a parameter that does not fit", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 404, description = "none are recorded", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 503, description = "the database gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 400, description = "a parameter that does not fit"),
+        (status = 404, description = "none are recorded"),
+        (status = 503, description = "the database gave no answer"),
     ))]
 pub(super) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<ViolationPage>, Problem> {
     let filter = filter(&Query::parse(&uri, &KNOWN)?, app.limiter.clock().now())?;

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::api::Latency;
+
 /// Every doubling is cut into so many parts, so that a number is off by an eighth at most.
 const PARTS: u64 = 8;
 const PARTS_BITS: u32 = 3;
@@ -10,7 +12,7 @@ const BUCKETS: usize = 8 * 39;
 
 /// Two minutes of times, each in its own counts.
 #[derive(Debug)]
-pub(super) struct Latency([Minute; 2]);
+pub(super) struct RecentTimes([Minute; 2]);
 
 #[derive(Debug)]
 struct Minute {
@@ -19,25 +21,14 @@ struct Minute {
     counts: [AtomicU64; BUCKETS],
 }
 
-/// So many decisions took no longer than so many nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Quantiles {
-    pub(crate) p50: u64,
-    pub(crate) p90: u64,
-    pub(crate) p99: u64,
-    pub(crate) p999: u64,
-    pub(crate) max: u64,
-    pub(crate) count: u64,
-}
-
-impl Latency {
+impl RecentTimes {
     pub(super) fn new() -> Self {
         let minute = || Minute {
             number: AtomicU64::new(0),
             longest: AtomicU64::new(0),
             counts: [const { AtomicU64::new(0) }; BUCKETS],
         };
-        Latency([minute(), minute()])
+        RecentTimes([minute(), minute()])
     }
 
     pub(super) fn note(&self, nanos: u64, second: u64) {
@@ -57,7 +48,7 @@ impl Latency {
     }
 
     /// Over this minute and the one before.
-    pub(super) fn quantiles(&self, second: u64) -> Quantiles {
+    pub(super) fn quantiles(&self, second: u64) -> Latency {
         let number = second / 60;
         let is_recent = |minute: &&Minute| {
             let known = minute.number.load(Ordering::Relaxed);
@@ -72,8 +63,8 @@ impl Latency {
         }
         let count = counts.iter().sum();
         let max = recent().map(|minute| minute.longest.load(Ordering::Relaxed)).max().unwrap_or(0);
-        let at = |per_mille: u64| quantile(&counts, count, per_mille).min(max);
-        Quantiles { p50: at(500), p90: at(900), p99: at(990), p999: at(999), max, count }
+        let at = |per_mille: u64| in_micros(quantile(&counts, count, per_mille).min(max));
+        Latency { p50: at(500), p90: at(900), p99: at(990), p999: at(999), max: in_micros(max), count }
     }
 }
 
@@ -82,6 +73,12 @@ impl Minute {
         self.longest.store(0, Ordering::Relaxed);
         self.counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
+}
+
+/// Microseconds with one decimal: decisions in memory take less than one.
+fn in_micros(nanos: u64) -> f64 {
+    let tenths = u32::try_from(nanos.div_ceil(100)).unwrap_or(u32::MAX);
+    f64::from(tenths) / 10.0
 }
 
 fn quantile(counts: &[u64], count: u64, per_mille: u64) -> u64 {
@@ -128,17 +125,17 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_last_two_minutes() {
-        let latency = Latency::new();
+        let times = RecentTimes::new();
         for nanos in 1..=1_000 {
-            latency.note(nanos * 1_000, 6_000);
+            times.note(nanos * 1_000, 6_000);
         }
-        let Quantiles { p50, p99, max, count, .. } = latency.quantiles(6_059);
-        assert_eq!((max, count), (1_000_000, 1_000));
-        assert!((500_000..=562_500).contains(&p50) && (990_000..=1_000_000).contains(&p99), "{p50} {p99}");
-        latency.note(7, 6_060);
-        assert_eq!(latency.quantiles(6_060).count, 1_001);
-        assert_eq!(latency.quantiles(6_120).count, 1, "a minute later the first is forgotten");
-        latency.note(7, 6_120);
-        assert_eq!(latency.quantiles(6_120).max, 7);
+        let Latency { p50, p99, max, count, .. } = times.quantiles(6_059);
+        assert_eq!((max, count), (1_000.0, 1_000));
+        assert!((500.0..=562.5).contains(&p50) && (990.0..=1_000.0).contains(&p99), "{p50} {p99}");
+        times.note(7, 6_060);
+        assert_eq!(times.quantiles(6_060).count, 1_001);
+        assert_eq!(times.quantiles(6_120).count, 1, "a minute later the first is forgotten");
+        times.note(7, 6_120);
+        assert_eq!(times.quantiles(6_120).max, 0.1);
     }
 }

@@ -9,9 +9,7 @@
 //!
 //! A decision pays about a microsecond for it and allocates nothing. Everything has a bound.
 
-mod blob;
 mod latency;
-mod recorded;
 mod ring;
 mod rules;
 mod sketch;
@@ -26,13 +24,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tollgate::{Answer, Descriptor, Histogram, HistogramCounts, RuleSet, Snapshot, Status, Timestamp};
 
-pub(crate) use latency::Quantiles;
-pub(crate) use recorded::{Recorded, RecordedTier};
-pub(crate) use rules::RuleCount;
-pub(crate) use sketch::TopRefused;
-pub(crate) use stats::{SECONDS, Second, Totals, second_of};
+pub(crate) use ring::Recorded;
+pub(crate) use stats::{SECONDS, Second, second_of};
 
-use latency::Latency;
+use crate::api::{Latency, RuleStats, TopRefused, Totals};
+use latency::RecentTimes;
 use ring::{Noted, Ring};
 use rules::RuleCounts;
 use sketch::Sketch;
@@ -46,7 +42,7 @@ pub(crate) const USUAL_CAPACITY: usize = 10_000;
 pub(crate) struct Recorder {
     ring: Ring,
     stats: Stats,
-    latency: Latency,
+    recent_times: RecentTimes,
     times: Histogram,
     rules: RuleCounts,
     sketch: Mutex<Sketch>,
@@ -73,7 +69,7 @@ impl Recorder {
         Recorder {
             ring: Ring::new(capacity),
             stats: Stats::new(),
-            latency: Latency::new(),
+            recent_times: RecentTimes::new(),
             times: Histogram::default(),
             rules: RuleCounts::new(rules),
             sketch: Mutex::default(),
@@ -84,16 +80,16 @@ impl Recorder {
     /// Remembers a decision. `current` are the rules in effect, which is asked only when they seem to have changed.
     pub(crate) fn note(&self, happened: &Happened<'_, '_>, current: impl FnOnce() -> Snapshot) {
         let Happened { id, request, answer, cost, took, now } = *happened;
-        let generation = self.rules.note(answer, current);
+        let rules = self.rules.note(answer, current);
         self.stats.note(answer, now);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.latency.note(nanos, second_of(now));
+        self.recent_times.note(nanos, second_of(now));
         self.times.note(nanos);
-        let number = self.ring.push(&Noted { id, request, answer, cost, generation });
+        let number = self.ring.push(Noted { id, request, answer, cost, rules });
         if matches!(answer.status(), Status::Refused | Status::Denied)
-            && let Some(speaker) = answer.binding_limit()
+            && let Some(binding) = answer.binding_limit()
         {
-            let rule = answer.rules().rule(speaker.rule);
+            let rule = answer.rules().rule(binding.rule);
             self.sketch.lock().note(rule.label(), &rule.key(request));
             if !rule.is_ad_hoc() {
                 self.newest_violation.fetch_max(number, Ordering::Relaxed);
@@ -116,27 +112,22 @@ impl Recorder {
         &'s self,
         of_interest: impl Fn(Status) -> bool + 's,
     ) -> impl Iterator<Item = Recorded> + 's {
-        self.ring.newest(of_interest)
+        self.ring.newest(of_interest, |generation| self.rules.set(generation))
     }
 
-    /// The decision with this name.
+    /// The decision with this id.
     pub(crate) fn find(&self, id: &str) -> Option<Recorded> {
-        self.ring.find(id)
+        self.ring.find(id, |generation| self.rules.set(generation))
     }
 
     /// The decision with this number.
     pub(crate) fn get(&self, number: u64) -> Option<Recorded> {
-        self.ring.get(number)
+        self.ring.get(number, |generation| self.rules.set(generation))
     }
 
     /// The number of the newest refusal by a rule; 0 before there was one.
     pub(crate) fn newest_violation(&self) -> u64 {
         self.newest_violation.load(Ordering::Relaxed)
-    }
-
-    /// Whether other rules are in effect than those that decided.
-    pub(crate) fn rules_changed(&self, recorded: &Recorded, current: &Snapshot) -> bool {
-        !recorded.is_ad_hoc() && recorded.generation != self.rules.generation(current)
     }
 
     pub(crate) fn totals(&self) -> Totals {
@@ -147,8 +138,8 @@ impl Recorder {
         self.stats.second(second)
     }
 
-    pub(crate) fn latency(&self, now: Timestamp) -> Quantiles {
-        self.latency.quantiles(second_of(now))
+    pub(crate) fn latency(&self, now: Timestamp) -> Latency {
+        self.recent_times.quantiles(second_of(now))
     }
 
     /// How long decisions took since the start.
@@ -156,14 +147,14 @@ impl Recorder {
         self.times.counts()
     }
 
-    pub(crate) fn rules_by_refusals(&self, most: usize, current: &Snapshot) -> Vec<RuleCount> {
-        self.rules.generation(current); // so that they are those in effect
+    pub(crate) fn rules_by_refusals(&self, most: usize, current: &Snapshot) -> Vec<RuleStats> {
+        self.rules.follow(current);
         self.rules.most_refused(most)
     }
 
     /// What every rule said, in their order.
-    pub(crate) fn rules(&self, current: &Snapshot) -> Vec<RuleCount> {
-        self.rules.generation(current); // so that they are those in effect
+    pub(crate) fn rules(&self, current: &Snapshot) -> Vec<RuleStats> {
+        self.rules.follow(current);
         self.rules.all()
     }
 

@@ -1,28 +1,32 @@
 //! Counts for each rule, by its place in the set that decided: no label is looked up for a decision.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate::core::Enforcement;
 use tollgate::{Answer, RuleSet, Snapshot};
 
+use super::ring::DecidedBy;
+use crate::api::RuleStats;
+
+/// The rules of earlier sets that are kept together, so that decisions by them can be read. Older sets are dropped.
+const MAX_EARLIER_RULES: usize = 10_000;
+
 /// Counts of the rules in effect. What a rule counted stays when the set changes and the rule is still in it.
 #[derive(Debug)]
 pub(super) struct RuleCounts {
     table: ArcSwap<Table>,
-    /// Held by whoever makes a new table.
-    changing: Mutex<()>,
+    /// Earlier sets with their generations, the oldest first; the lock is held while a new table is made.
+    earlier: Mutex<VecDeque<(u64, Arc<RuleSet>)>>,
 }
 
 /// The counts of one set.
 #[derive(Debug)]
 struct Table {
-    /// Weak, so that whoever changes the rules may drop the old ones; and no other set gets its address meanwhile.
-    rules: Weak<RuleSet>,
-    labels: Vec<Box<str>>,
+    rules: Arc<RuleSet>,
     generation: u64,
     counts: Vec<Arc<Count>>,
 }
@@ -34,34 +38,24 @@ struct Count {
     shadow_refused: AtomicU64,
 }
 
-/// How often a rule said what.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RuleCount {
-    pub(crate) rule: String,
-    pub(crate) allowed: u64,
-    pub(crate) refused: u64,
-    pub(crate) shadow_refused: u64,
-}
-
 impl RuleCounts {
     pub(super) fn new(rules: &Arc<RuleSet>) -> Self {
         let counts = rules.rules().iter().map(|_| Arc::default()).collect();
-        let table = Table { rules: Arc::downgrade(rules), labels: labels(rules), generation: 1, counts };
-        RuleCounts { table: ArcSwap::from_pointee(table), changing: Mutex::new(()) }
+        let table = Table { rules: Arc::clone(rules), generation: 1, counts };
+        RuleCounts { table: ArcSwap::from_pointee(table), earlier: Mutex::default() }
     }
 
-    /// Counts what every rule said; answers the generation of the set that decided. Sets are numbered from 1, and 0
-    /// is one that has gone, or never was in effect.
-    pub(super) fn note(&self, answer: &Answer, current: impl FnOnce() -> Snapshot) -> u64 {
+    /// Counts what every rule said; answers which set decided.
+    pub(super) fn note(&self, answer: &Answer, current: impl FnOnce() -> Snapshot) -> DecidedBy {
         let mut table = self.table.load();
         if !table.is_of(answer.rules()) {
             if answer.tiers().iter().any(|tier| answer.rules().rule(tier.rule).is_ad_hoc()) {
-                return 0;
+                return DecidedBy::Own(answer.rules_to_arc());
             }
             self.follow(&current());
             table = self.table.load();
             if !table.is_of(answer.rules()) {
-                return 0;
+                return DecidedBy::Own(answer.rules_to_arc());
             }
         }
         for tier in answer.tiers() {
@@ -73,17 +67,21 @@ impl RuleCounts {
             };
             counter.fetch_add(1, Ordering::Relaxed);
         }
-        table.generation
+        DecidedBy::Generation(table.generation)
     }
 
-    /// The generation of the rules that are in effect now.
-    pub(super) fn generation(&self, current: &Snapshot) -> u64 {
-        self.follow(current);
-        self.table.load().generation
+    /// The set of a generation, unless it has been dropped.
+    pub(super) fn set(&self, generation: u64) -> Option<Arc<RuleSet>> {
+        let table = self.table.load();
+        if table.generation == generation {
+            return Some(Arc::clone(&table.rules));
+        }
+        let earlier = self.earlier.lock();
+        earlier.iter().find(|(known, _)| *known == generation).map(|(_, rules)| Arc::clone(rules))
     }
 
     /// Those that refused most first.
-    pub(super) fn most_refused(&self, most: usize) -> Vec<RuleCount> {
+    pub(super) fn most_refused(&self, most: usize) -> Vec<RuleStats> {
         let mut counts = self.all();
         counts.sort_by_key(|count| std::cmp::Reverse((count.refused, count.shadow_refused, count.allowed)));
         counts.truncate(most);
@@ -91,42 +89,56 @@ impl RuleCounts {
     }
 
     /// All of them, in the order of the rules.
-    pub(super) fn all(&self) -> Vec<RuleCount> {
+    pub(super) fn all(&self) -> Vec<RuleStats> {
         let table = self.table.load();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let count = |(label, count): (&str, &Arc<Count>)| RuleCount {
+        let count = |(label, count): (&str, &Arc<Count>)| RuleStats {
             rule: label.to_owned(),
             allowed: read(&count.allowed),
             refused: read(&count.refused),
             shadow_refused: read(&count.shadow_refused),
         };
-        table.labels.iter().map(|label| &**label).zip(&table.counts).map(count).collect()
+        table.by_label().map(count).collect()
     }
 
     /// Makes the table that of the rules in effect.
     #[cold]
-    fn follow(&self, current: &Snapshot) {
-        let _changing = self.changing.lock();
+    pub(super) fn follow(&self, current: &Snapshot) {
+        let mut earlier = self.earlier.lock();
         let old = self.table.load();
         if old.is_of(current) {
             return;
         }
-        let known: HashMap<&str, &Arc<Count>> =
-            old.labels.iter().map(|label| &**label).zip(&old.counts).collect();
+        let known: HashMap<&str, &Arc<Count>> = old.by_label().collect();
         let rules = current.to_arc();
         let carried = |rule: &tollgate::Rule| known.get(rule.label()).map(|count| Arc::clone(count));
         let counts = rules.rules().iter().map(|rule| carried(rule).unwrap_or_default()).collect();
-        let (generation, labels) = (old.generation + 1, labels(&rules));
-        self.table.store(Arc::new(Table { rules: Arc::downgrade(&rules), labels, generation, counts }));
+        earlier.push_back((old.generation, Arc::clone(&old.rules)));
+        let generation = old.generation + 1;
+        self.table.store(Arc::new(Table { rules, generation, counts }));
+        drop_oldest(&mut earlier);
+    }
+}
+
+/// Drops the oldest sets beyond [`MAX_EARLIER_RULES`]. A large set takes a while to drop: not on a thread that decides.
+fn drop_oldest(earlier: &mut VecDeque<(u64, Arc<RuleSet>)>) {
+    let rules: usize = earlier.iter().map(|(_, set)| set.rules().len()).sum();
+    let mut excess = rules.saturating_sub(MAX_EARLIER_RULES);
+    while excess > 0
+        && let Some((_, oldest)) = earlier.pop_front()
+    {
+        excess = excess.saturating_sub(oldest.rules().len());
+        // Without a thread it is dropped here.
+        let _ = std::thread::Builder::new().spawn(move || drop(oldest));
     }
 }
 
 impl Table {
     fn is_of(&self, rules: &RuleSet) -> bool {
-        std::ptr::eq(self.rules.as_ptr(), rules)
+        std::ptr::eq(&*self.rules, rules)
     }
-}
 
-fn labels(rules: &RuleSet) -> Vec<Box<str>> {
-    rules.rules().iter().map(|rule| rule.label().into()).collect()
+    fn by_label(&self) -> impl Iterator<Item = (&str, &Arc<Count>)> {
+        self.rules.rules().iter().map(tollgate::Rule::label).zip(&self.counts)
+    }
 }

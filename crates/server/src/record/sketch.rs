@@ -11,6 +11,8 @@ use std::hash::BuildHasher as _;
 use foldhash::quality::RandomState;
 use tollgate::core::Key;
 
+use crate::api::TopRefused;
+
 /// How many keys are counted.
 const PLACES: usize = 256;
 /// The most bytes that are shown of a key or a rule; callers choose what is in them.
@@ -32,17 +34,6 @@ struct Count {
     extra: u64,
     key: String,
     rule: String,
-}
-
-/// How often a bucket refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TopRefused {
-    pub(crate) key: String,
-    pub(crate) rule: String,
-    /// No more often than this,
-    pub(crate) refused: u64,
-    /// and no less often than this.
-    pub(crate) at_least: u64,
 }
 
 impl Sketch {

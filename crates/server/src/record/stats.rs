@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate::core::Enforcement;
 use tollgate::{Answer, Status, Timestamp};
 
+use crate::api::Totals;
+
 /// Seconds that are looked back on.
 pub(crate) const SECONDS: u64 = 900;
 /// Seconds there is room for: a power of two, and more than are looked at.
@@ -20,19 +22,6 @@ pub(super) struct Stats {
     allowed: Series,
     refused: Series,
     degraded: Series,
-}
-
-/// How many decisions went which way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Totals {
-    pub(crate) allowed: u64,
-    pub(crate) refused: u64,
-    pub(crate) denied: u64,
-    pub(crate) unavailable: u64,
-    /// Of all of these, those that a rule on trial would have refused.
-    pub(crate) shadow_refused: u64,
-    /// Of all of these, those made without the store.
-    pub(crate) degraded: u64,
 }
 
 /// The counts of one second.

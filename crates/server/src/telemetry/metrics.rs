@@ -16,8 +16,8 @@ use tollgate::{AnyStore, CLASSES_US, HistogramCounts, LeaseStats, RedisStore};
 use super::format;
 pub(crate) use super::format::TextFormat;
 use super::process::Process;
+use crate::api::RuleStats;
 use crate::http::App;
-use crate::record::RuleCount;
 
 /// Rules with series of their own; the others share one, of this name.
 const MOST_RULES: usize = 1_000;
@@ -95,16 +95,16 @@ fn decisions(app: &App, out: &mut Out<'_>) -> fmt::Result {
 
 /// The counts that have series of their own, which are those of the first rules: a rule does not come and go with what it
 /// says. The others are told together, and with them a rule of that very name.
-fn told(counts: Vec<RuleCount>) -> Vec<RuleCount> {
+fn told(counts: Vec<RuleStats>) -> Vec<RuleStats> {
     let (mut own, others): (Vec<_>, Vec<_>) =
         counts.into_iter().enumerate().partition(|(place, count)| *place < MOST_RULES && count.rule != OTHER);
-    let sum = others.into_iter().map(|(_, count)| count).reduce(|sum, count| RuleCount {
+    let sum = others.into_iter().map(|(_, count)| count).reduce(|sum, count| RuleStats {
         rule: OTHER.to_owned(),
         allowed: sum.allowed + count.allowed,
         refused: sum.refused + count.refused,
         shadow_refused: sum.shadow_refused + count.shadow_refused,
     });
-    let other = sum.map(|sum| (MOST_RULES, RuleCount { rule: OTHER.to_owned(), ..sum }));
+    let other = sum.map(|sum| (MOST_RULES, RuleStats { rule: OTHER.to_owned(), ..sum }));
     own.extend(other);
     own.into_iter().map(|(_, count)| count).collect()
 }
@@ -332,26 +332,26 @@ fn gauge(metric: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
 mod tests {
     use super::*;
 
-    fn count(rule: &str, refused: u64) -> RuleCount {
-        RuleCount { rule: rule.to_owned(), allowed: 1, refused, shadow_refused: 0 }
+    fn count(rule: &str, refused: u64) -> RuleStats {
+        RuleStats { rule: rule.to_owned(), allowed: 1, refused, shadow_refused: 0 }
     }
 
     #[test]
     fn which_rules_have_series_does_not_change_with_what_they_say() {
-        let rules = |refused: &dyn Fn(usize) -> u64| -> Vec<RuleCount> {
+        let rules = |refused: &dyn Fn(usize) -> u64| -> Vec<RuleStats> {
             told((0..MOST_RULES + 5).map(|rule| count(&format!("r{rule}"), refused(rule))).collect())
         };
         let (quiet, busy) = (rules(&|_| 0), rules(&|rule| rule as u64));
-        let names = |counts: &[RuleCount]| counts.iter().map(|count| count.rule.clone()).collect::<Vec<_>>();
+        let names = |counts: &[RuleStats]| counts.iter().map(|count| count.rule.clone()).collect::<Vec<_>>();
         assert_eq!(names(&quiet), names(&busy));
         assert_eq!(quiet.len(), MOST_RULES + 1);
-        assert_eq!(busy.last(), Some(&RuleCount { allowed: 5, ..count(OTHER, 5_010) }));
+        assert_eq!(busy.last(), Some(&RuleStats { allowed: 5, ..count(OTHER, 5_010) }));
     }
 
     #[test]
     fn a_rule_named_like_all_others_is_told_with_them() {
         assert_eq!(told(vec![count(OTHER, 2), count("a", 1)]), [count("a", 1), count(OTHER, 2)]);
-        let mut many: Vec<RuleCount> =
+        let mut many: Vec<RuleStats> =
             (0..MOST_RULES + 1).map(|rule| count(&format!("r{rule}"), 0)).collect();
         many[7].rule = OTHER.to_owned();
         let told = told(many);

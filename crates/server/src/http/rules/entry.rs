@@ -2,41 +2,15 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
 use tollgate::audit::{instant, instant_text};
 use tollgate::core::rule::Mode;
 use tollgate::core::{Draft, Rule};
 use tollgate::rules::{RuleBook, RuleRow};
 use tollgate::{RuleSet, Timestamp};
-use utoipa::ToSchema;
 
-use super::RuleBody;
+use crate::api::{NOT_IN_EFFECT, RuleEntry};
 
-/// A rule that is valid, but part of a set that is not, or that was changed a moment ago.
-const NOT_IN_EFFECT: &str = "not in effect: the last valid rules are, until every rule is valid";
-
-/// A rule with what the database knows about it; rules from elsewhere have none of that.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = RuleEntry)]
-pub(crate) struct Entry {
-    #[schema(required)]
-    rule_id: Option<i64>,
-    #[schema(required)]
-    version: Option<i64>,
-    #[schema(required)]
-    created_at: Option<String>,
-    #[schema(required)]
-    updated_at: Option<String>,
-    label: String,
-    active: bool,
-    #[schema(value_type = RuleBody)]
-    rule: Draft,
-    /// Why the rule as listed here is not in effect. Absent for a rule that is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-impl Entry {
+impl RuleEntry {
     /// A row, and whether `enforced` has it as it is.
     pub(super) fn of_row(row: &RuleRow, enforced: &RuleSet) -> Self {
         let is_same = |rule: &&Rule| rule.id() == Some(row.rule_id);
@@ -45,17 +19,19 @@ impl Entry {
             ([], _) => Some(NOT_IN_EFFECT.to_owned()),
             (problems, _) => Some(problems.join("; ")),
         };
-        Entry { error, ..Entry::of_row_alone(row) }
+        RuleEntry { error, ..RuleEntry::of_row_alone(row) }
     }
 
-    /// Many rows.
-    pub(super) fn of_rows(book: &RuleBook, rows: &[RuleRow], enforced: &RuleSet) -> Vec<Self> {
-        let by_id: HashMap<Option<i64>, &Rule> =
-            enforced.rules().iter().map(|rule| (rule.id(), rule)).collect();
-        let is_enforced =
-            |row: &RuleRow| by_id.get(&Some(row.rule_id)).is_some_and(|rule| *rule.draft() == row.draft());
-        let mut entries: Vec<Entry> = rows.iter().map(Entry::of_row_alone).collect();
-        if rows.iter().all(|row| row.unreadable.is_empty() && is_enforced(row)) {
+    /// Many rows, with what is wrong with them, and whether `enforced` has them as they are.
+    pub(super) fn of_rows(book: &RuleBook, rows: &[RuleRow], enforced: Option<&RuleSet>) -> Vec<Self> {
+        let enforced: Option<HashMap<Option<i64>, &Rule>> =
+            enforced.map(|rules| rules.rules().iter().map(|rule| (rule.id(), rule)).collect());
+        let is_enforced = |row: &RuleRow| match &enforced {
+            Some(by_id) => by_id.get(&Some(row.rule_id)).is_some_and(|rule| *rule.draft() == row.draft()),
+            None => true, // they take effect elsewhere
+        };
+        let mut entries: Vec<RuleEntry> = rows.iter().map(RuleEntry::of_row_alone).collect();
+        if enforced.is_some() && rows.iter().all(|row| row.unreadable.is_empty() && is_enforced(row)) {
             return entries;
         }
         let mut problems: HashMap<i64, Vec<String>> = HashMap::new();
@@ -79,7 +55,7 @@ impl Entry {
     /// A row, whether it is enforced or not.
     pub(super) fn of_row_alone(row: &RuleRow) -> Self {
         let rule = row.draft();
-        Entry {
+        RuleEntry {
             rule_id: Some(row.rule_id),
             version: Some(row.version),
             created_at: Some(in_utc(&row.created_at)),
@@ -92,7 +68,7 @@ impl Entry {
     }
 
     pub(super) fn of_rule(rule: &Rule) -> Self {
-        Entry {
+        RuleEntry {
             rule_id: None,
             version: None,
             created_at: None,

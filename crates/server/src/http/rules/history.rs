@@ -4,56 +4,19 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Uri};
-use serde::Serialize;
 use tollgate::core::Draft;
 use tollgate::rules::{Change, RuleRow};
-use utoipa::ToSchema;
 
 use super::super::App;
-use super::super::problem::{Problem, ProblemBody};
+use super::super::problem::Problem;
 use super::super::query::Query;
-use super::entry::{Entry, in_utc};
-use super::{RuleBody, actor, number, refused};
+use super::entry::in_utc;
+use super::{actor, number, refused};
+use crate::api::{RuleChange, RuleHistory, RuleUndone};
 
 /// Changes on a page, and the most there may be.
 const USUAL: i64 = 100;
 const MOST: i64 = 1_000;
-
-/// A page of changes, the newest first.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = RuleHistory)]
-pub(crate) struct HistoryBody {
-    history: Vec<ChangeBody>,
-    /// What to give as `before` for the next page.
-    #[schema(required)]
-    next: Option<i64>,
-}
-
-/// One change.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = RuleChange)]
-struct ChangeBody {
-    id: i64,
-    rule_id: i64,
-    at: String,
-    who: String,
-    action: &'static str,
-    #[schema(required, value_type = Option<RuleBody>)]
-    before: Option<Draft>,
-    #[schema(required, value_type = Option<RuleBody>)]
-    after: Option<Draft>,
-    /// What of the row before or after is not a rule, and so is missing above.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-/// The rule as it is after an undo; none if it is gone.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = RuleUndone)]
-pub(crate) struct UndoneBody {
-    #[schema(required)]
-    entry: Option<Entry>,
-}
 
 /// List changes of rules, the newest first.
 #[utoipa::path(get, operation_id = "list_rule_changes", path = "/v1/rules/history", tag = "rules",
@@ -62,15 +25,12 @@ pub(crate) struct UndoneBody {
         ("limit" = Option<i64>, Query, minimum = 1, maximum = 1000, description = "how many at most; 100 without it"),
         ("before" = Option<i64>, Query, minimum = 1, description = "`next` of the page before")),
     responses(
-        (status = 200, description = "a page", body = HistoryBody),
-        (status = 400, description = "a parameter that does not fit", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 404, description = "rules without a history", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 503, description = "the database gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 200, description = "a page", body = RuleHistory),
+        (status = 400, description = "a parameter that does not fit"),
+        (status = 404, description = "rules without a history"),
+        (status = 503, description = "the database gave no answer"),
     ))]
-pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<HistoryBody>, Problem> {
+pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<RuleHistory>, Problem> {
     let query = Query::parse(&uri, &["rule_id", "limit", "before"])?;
     let rule_id = query.number("rule_id", 1..=i64::MAX)?;
     let before = query.number("before", 1..=i64::MAX)?.unwrap_or(i64::MAX);
@@ -83,7 +43,7 @@ pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<His
     let more = changes.len() > limit;
     changes.truncate(limit);
     let next = changes.last().filter(|_| more).map(|last| last.history_id);
-    Ok(Json(HistoryBody { history: changes.into_iter().map(ChangeBody::from).collect(), next }))
+    Ok(Json(RuleHistory { history: changes.into_iter().map(RuleChange::from).collect(), next }))
 }
 
 /// Take a change back, if it is the last of its rule.
@@ -91,39 +51,33 @@ pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<His
     params(("id" = i64, Path, description = "the number of a change"),
         ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
     responses(
-        (status = 200, description = "the rule as it is then", body = UndoneBody),
-        (status = 400, description = "a header that does not fit", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 422, description = "a rule that makes no sense, or not beside the others", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 404, description = "no such change", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 409, description = "the rules cannot be changed here", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 412, description = "the rule was changed since", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 503, description = "the database gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 200, description = "the rule as it is then", body = RuleUndone),
+        (status = 400, description = "a header that does not fit"),
+        (status = 422, description = "a rule that makes no sense, or not beside the others"),
+        (status = 404, description = "no such change"),
+        (status = 409, description = "the rules cannot be changed here"),
+        (status = 412, description = "the rule was changed since"),
+        (status = 503, description = "the database gave no answer"),
     ))]
 pub(crate) async fn undo(
     State(app): State<App>,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-) -> Result<Json<UndoneBody>, Problem> {
+) -> Result<Json<RuleUndone>, Problem> {
     let book = app.rules.writable()?;
     let row = book.undo(actor(&headers)?, number(id)?).await.map_err(refused)?;
     app.rules.refresh().await;
     let enforced = app.limiter.rules();
-    Ok(Json(UndoneBody { entry: row.as_ref().map(|row| Entry::of_row(row, &enforced)) }))
+    Ok(Json(RuleUndone { entry: row.as_ref().map(|row| app.rules.entry(row, &enforced)) }))
 }
 
-impl From<Change> for ChangeBody {
+impl From<Change> for RuleChange {
     fn from(change: Change) -> Self {
-        ChangeBody {
+        RuleChange {
             error: unreadable(&change),
             id: change.history_id,
             rule_id: change.rule_id,
-            action: action(change.before.as_ref(), change.after.as_ref()),
+            action: action(change.before.as_ref(), change.after.as_ref()).into(),
             at: in_utc(&change.changed_at),
             who: change.changed_by,
             before: change.before.as_ref().map(RuleRow::draft),

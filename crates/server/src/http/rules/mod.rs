@@ -4,6 +4,7 @@
 //! body --read--> draft --RuleBook--> the database --Follower--> the limiter, before the change is answered
 //! ```
 
+pub(super) mod edits;
 mod entry;
 pub(super) mod history;
 mod if_match;
@@ -21,16 +22,15 @@ use axum::extract::{Path, State};
 use axum::http::header::{ETAG, LOCATION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use tollgate::RuleSet;
 use tollgate::rules::{BookError, Refresher, RuleBook, RuleRow, RulesStatus};
-use utoipa::ToSchema;
 
 pub(super) use read::set_of as read_set;
 
 use super::App;
 use super::ask::Sent;
-use super::problem::{Mistake, Problem, ProblemBody, Problems};
-use entry::Entry;
+use super::problem::{Problem, Problems};
+use crate::api::{Mistake, Rule, RuleEntry, RuleList};
 use if_match::IfMatch;
 
 /// Who changes something, for the history.
@@ -49,6 +49,8 @@ pub enum RulesHome {
     File(String),
     /// Something that was read once, and what to call it.
     Fixed(String),
+    /// A database that is changed here, and takes effect wherever it is followed.
+    Book(RuleBook),
     /// A database: changed here, and in effect when that is answered.
     Database {
         /// The rules there.
@@ -60,33 +62,12 @@ pub enum RulesHome {
     },
 }
 
-/// A rule in the document: the fields of a rules file.
-#[derive(ToSchema)]
-#[schema(as = Rule, example = json!({"key": "user:{user_id}", "limit": "10/s burst 50"}))]
-#[expect(dead_code, reason = "only its schema is used")]
-pub(super) struct RuleBody(serde_json::Map<String, serde_json::Value>);
-
-/// The rules of a server.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = RuleList)]
-struct ListBody<'a> {
-    source: &'a str,
-    /// Which rules are in effect.
-    #[schema(required)]
-    version: Option<i64>,
-    writable: bool,
-    /// Why those in effect are not the newest.
-    #[schema(required)]
-    error: Option<String>,
-    rules: Vec<Entry>,
-}
-
 impl RulesHome {
     /// What to call them, without a password.
     pub(super) fn shown(&self) -> &str {
         match self {
             RulesHome::File(shown) | RulesHome::Fixed(shown) => shown,
-            RulesHome::Database { book, .. } => book.database().shown(),
+            RulesHome::Book(book) | RulesHome::Database { book, .. } => book.database().shown(),
         }
     }
 
@@ -94,14 +75,22 @@ impl RulesHome {
     pub(super) fn status(&self) -> Option<&RulesStatus> {
         match self {
             RulesHome::Database { status, .. } => Some(status),
-            RulesHome::File(_) | RulesHome::Fixed(_) => None,
+            RulesHome::File(_) | RulesHome::Fixed(_) | RulesHome::Book(_) => None,
+        }
+    }
+
+    /// A row as it is listed, while these rules are in effect.
+    fn entry(&self, row: &RuleRow, enforced: &RuleSet) -> RuleEntry {
+        match self {
+            RulesHome::Database { .. } => RuleEntry::of_row(row, enforced),
+            _ => RuleEntry::of_row_alone(row),
         }
     }
 
     /// The rules to change, if they can be.
     fn writable(&self) -> Result<&RuleBook, Problem> {
         let detail = match self {
-            RulesHome::Database { book, .. } => return Ok(book),
+            RulesHome::Book(book) | RulesHome::Database { book, .. } => return Ok(book),
             RulesHome::File(name) => {
                 format!(
                     "the rules are those of the file {name}; edit it, and they are in effect within a second"
@@ -119,9 +108,9 @@ impl RulesHome {
     /// The rules with numbers and a past, if they have these.
     fn numbered(&self) -> Result<&RuleBook, Problem> {
         match self {
-            RulesHome::Database { book, .. } => Ok(book),
+            RulesHome::Book(book) | RulesHome::Database { book, .. } => Ok(book),
             RulesHome::File(shown) | RulesHome::Fixed(shown) => Err(Problem::missing(format!(
-                "rules from {shown} have no numbers and no history; GET /v1/rules lists them"
+                "rules from {shown} have no numbers and no history: a file keeps no history, a database does"
             ))),
         }
     }
@@ -138,19 +127,23 @@ impl RulesHome {
 /// List the rules.
 #[utoipa::path(get, operation_id = "list_rules", path = "/v1/rules", tag = "rules",
     responses(
-        (status = 200, description = "every rule, also those that are off", body = ListBody),
-        (status = 503, description = "the database gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 200, description = "every rule, also those that are off", body = RuleList),
+        (status = 503, description = "the database gave no answer"),
     ))]
 pub(super) async fn list(State(app): State<App>) -> Result<Response, Problem> {
     let home = &*app.rules;
-    let mut body =
-        ListBody { source: home.shown(), version: None, writable: false, error: None, rules: Vec::new() };
+    let mut body = RuleList {
+        source: home.shown().to_owned(),
+        version: None,
+        writable: false,
+        error: None,
+        rules: Vec::new(),
+    };
     match home {
         RulesHome::Database { book, status, .. } => {
             let rows = Arc::new(book.list().await.map_err(refused)?);
             body.rules = entries(&app, book, &rows).await?;
-            if body.rules.iter().any(Entry::is_not_in_effect) {
+            if body.rules.iter().any(RuleEntry::is_not_in_effect) {
                 // Perhaps a change that this node has not read yet.
                 home.refresh().await;
                 body.rules = entries(&app, book, &rows).await?;
@@ -158,8 +151,13 @@ pub(super) async fn list(State(app): State<App>) -> Result<Response, Problem> {
             let report = status.report();
             (body.version, body.error, body.writable) = (report.version.parse().ok(), report.error, true);
         }
+        RulesHome::Book(book) => {
+            let rows = book.list().await.map_err(refused)?;
+            body.rules = RuleEntry::of_rows(book, &rows, None);
+            body.writable = true;
+        }
         RulesHome::File(_) | RulesHome::Fixed(_) => {
-            body.rules = app.limiter.rules().rules().iter().map(Entry::of_rule).collect();
+            body.rules = app.limiter.rules().rules().iter().map(RuleEntry::of_rule).collect();
             body.error = app.report().and_then(|report| report.error);
         }
     }
@@ -167,24 +165,21 @@ pub(super) async fn list(State(app): State<App>) -> Result<Response, Problem> {
 }
 
 /// Rows as they are listed. There may be many, so they are not compared on a thread that decides.
-async fn entries(app: &App, book: &RuleBook, rows: &Arc<Vec<RuleRow>>) -> Result<Vec<Entry>, Problem> {
+async fn entries(app: &App, book: &RuleBook, rows: &Arc<Vec<RuleRow>>) -> Result<Vec<RuleEntry>, Problem> {
     let (book, rows, enforced) = (book.clone(), Arc::clone(rows), app.limiter.rules().to_arc());
-    let compared = tokio::task::spawn_blocking(move || Entry::of_rows(&book, &rows, &enforced));
+    let compared = tokio::task::spawn_blocking(move || RuleEntry::of_rows(&book, &rows, Some(&enforced)));
     compared.await.map_err(|_| Problem::interrupted())
 }
 
 /// Add a rule, which is in effect when this is answered.
 #[utoipa::path(post, operation_id = "add_rule", path = "/v1/rules", tag = "rules",
     params(("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
-    request_body = RuleBody,
+    request_body = Rule,
     responses(
-        (status = 201, description = "added", body = Entry),
-        (status = 422, description = "a rule that makes no sense, or not beside the others", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 409, description = "the rules cannot be changed here", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 503, description = "the database gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 201, description = "added", body = RuleEntry),
+        (status = 422, description = "a rule that makes no sense, or not beside the others"),
+        (status = 409, description = "the rules cannot be changed here"),
+        (status = 503, description = "the database gave no answer"),
         Problems,
     ))]
 pub(super) async fn add(
@@ -207,11 +202,9 @@ pub(super) async fn add(
 #[utoipa::path(get, operation_id = "get_rule", path = "/v1/rules/{id}", tag = "rules",
     params(("id" = i64, Path, description = "the number of a rule")),
     responses(
-        (status = 200, description = "the rule", body = Entry),
-        (status = 404, description = "no such rule, or rules without numbers", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 503, description = "the database gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 200, description = "the rule", body = RuleEntry),
+        (status = 404, description = "no such rule, or rules without numbers"),
+        (status = 503, description = "the database gave no answer"),
     ))]
 pub(super) async fn get(
     State(app): State<App>,
@@ -226,21 +219,15 @@ pub(super) async fn get(
     params(("id" = i64, Path, description = "the number of a rule"),
         ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
         ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
-    request_body = RuleBody,
+    request_body = Rule,
     responses(
-        (status = 200, description = "replaced", body = Entry),
-        (status = 422, description = "a rule that makes no sense, or not beside the others", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 404, description = "no such rule", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 409, description = "the rules cannot be changed here", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 412, description = "the rule was changed meanwhile", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 428, description = "If-Match is missing", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 503, description = "the database gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 200, description = "replaced", body = RuleEntry),
+        (status = 422, description = "a rule that makes no sense, or not beside the others"),
+        (status = 404, description = "no such rule"),
+        (status = 409, description = "the rules cannot be changed here"),
+        (status = 412, description = "the rule was changed meanwhile"),
+        (status = 428, description = "If-Match is missing"),
+        (status = 503, description = "the database gave no answer"),
         Problems,
     ))]
 pub(super) async fn put(
@@ -260,21 +247,15 @@ pub(super) async fn put(
     params(("id" = i64, Path, description = "the number of a rule"),
         ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
         ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
-    request_body = RuleBody,
+    request_body = Rule,
     responses(
-        (status = 200, description = "changed", body = Entry),
-        (status = 422, description = "a rule that makes no sense, or not beside the others", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 404, description = "no such rule", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 409, description = "the rules cannot be changed here", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 412, description = "the rule was changed meanwhile", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 428, description = "If-Match is missing", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 503, description = "the database gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 200, description = "changed", body = RuleEntry),
+        (status = 422, description = "a rule that makes no sense, or not beside the others"),
+        (status = 404, description = "no such rule"),
+        (status = 409, description = "the rules cannot be changed here"),
+        (status = 412, description = "the rule was changed meanwhile"),
+        (status = 428, description = "If-Match is missing"),
+        (status = 503, description = "the database gave no answer"),
         Problems,
     ))]
 pub(super) async fn patch(
@@ -296,18 +277,12 @@ pub(super) async fn patch(
         ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
     responses(
         (status = 204, description = "removed"),
-        (status = 400, description = "a header that does not fit", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 404, description = "no such rule", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 409, description = "the rules cannot be changed here", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 412, description = "the rule was changed meanwhile", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 428, description = "If-Match is missing", body = ProblemBody,
-            content_type = "application/problem+json"),
-        (status = 503, description = "the database gave no answer", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 400, description = "a header that does not fit"),
+        (status = 404, description = "no such rule"),
+        (status = 409, description = "the rules cannot be changed here"),
+        (status = 412, description = "the rule was changed meanwhile"),
+        (status = 428, description = "If-Match is missing"),
+        (status = 503, description = "the database gave no answer"),
     ))]
 pub(super) async fn remove(
     State(app): State<App>,
@@ -337,7 +312,11 @@ impl<'a> Change<'a> {
         let (who, wanted) = (actor(headers)?, IfMatch::of(headers)?);
         let seen = book.get(number(id)?).await.map_err(refused)?;
         if !wanted.fits(seen.version) {
-            return Err(outdated(Some(&seen)));
+            let detail = format!(
+                "rule {} is version {} by now; look at `current`, and send If-Match: \"{}\" to change that",
+                seen.rule_id, seen.version, seen.version
+            );
+            return Err(changed_meanwhile(detail, Some(&seen)));
         }
         Ok(Change { book, who, seen })
     }
@@ -352,7 +331,7 @@ impl<'a> Change<'a> {
 
 /// A rule, and its version to be given back with a change.
 fn entry(status: StatusCode, row: &RuleRow, app: &App) -> Response {
-    let mut response = (status, Json(Entry::of_row(row, &app.limiter.rules()))).into_response();
+    let mut response = (status, Json(RuleEntry::of_row(row, &app.limiter.rules()))).into_response();
     let tag = HeaderValue::try_from(format!("\"{}\"", row.version)).ok();
     response.headers_mut().extend(tag.map(|tag| (ETAG, tag)));
     response
@@ -374,21 +353,15 @@ fn actor(headers: &HeaderMap) -> Result<&str, Problem> {
     })
 }
 
-/// Somebody else was faster.
-fn outdated(current: Option<&RuleRow>) -> Problem {
-    let detail = match current {
-        Some(row) => format!(
-            "rule {} is version {} by now; look at `current`, and send If-Match: \"{}\" to change that",
-            row.rule_id, row.version, row.version
-        ),
-        None => "the rule is gone by now".to_owned(),
-    };
+/// A rule is not what the client saw.
+fn changed_meanwhile(detail: String, current: Option<&RuleRow>) -> Problem {
     let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "the rule was changed meanwhile", detail);
-    problem.with("current", current.map(Entry::of_row_alone))
+    problem.with("current", current.map(RuleEntry::of_row_alone))
 }
 
 /// Why a book was not opened or not changed.
 fn refused(error: BookError) -> Problem {
+    let told = error.to_string();
     match error {
         BookError::Database(error) => match error.violated_constraint() {
             Some(said) => Problem::invalid(&[Mistake { rule: None, field: None, message: said.to_owned() }]),
@@ -409,7 +382,7 @@ fn refused(error: BookError) -> Problem {
             let way_out = "GET /v1/rules/history lists those there are";
             Problem::missing(format!("there is no change {history_id}; {way_out}"))
         }
-        BookError::Conflict { theirs, .. } => outdated(theirs.as_deref()),
-        error => Problem::invalid(&[Mistake { rule: None, field: None, message: error.to_string() }]),
+        BookError::Conflict { theirs, .. } => changed_meanwhile(told, theirs.as_deref()),
+        _ => Problem::invalid(&[Mistake { rule: None, field: None, message: told }]),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tollgate::core::Draft;
 use tollgate::replay::{Event, EventError, Op, Replay};
@@ -13,13 +13,13 @@ use utoipa::ToSchema;
 
 use super::super::App;
 use super::super::ask::Sent;
-use super::super::problem::{Problem, ProblemBody, Problems};
-use super::super::stats::View;
-use super::{RuleBody, read};
+use super::super::problem::{Problem, Problems};
+use super::read;
+use crate::api::{Preview, PreviewRecent, PreviewTurned, Rule as RuleFields, View};
 use crate::record::Recorded;
 
 /// A set has room for some ten thousand rules.
-const MAX_SET_BYTES: usize = 8 << 20;
+pub(super) const MAX_SET_BYTES: usize = 8 << 20;
 /// The most lines that are listed of requests that would go another way.
 const MOST_LISTED: usize = 20;
 
@@ -28,80 +28,41 @@ const MOST_LISTED: usize = 20;
 #[serde(deny_unknown_fields)]
 pub(crate) struct PreviewRequest<'a> {
     #[serde(borrow)]
-    #[schema(value_type = Vec<RuleBody>)]
+    #[schema(value_type = Vec<RuleFields>)]
     rules: &'a RawValue,
     /// Whether to try it on the requests that were decided a moment ago.
     #[serde(default)]
     recent: bool,
 }
 
-/// The difference to the rules in effect, by label.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Preview)]
-pub(crate) struct PreviewBody {
-    valid: bool,
-    added: Vec<String>,
-    changed: Vec<String>,
-    removed: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    recent: Option<RecentBody>,
-}
-
-/// What both sets say to the requests of a moment ago, each from empty buckets.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = PreviewRecent)]
-pub(crate) struct RecentBody {
-    /// Only requests that this node decided are replayed.
-    view: View,
-    requests: u64,
-    /// Allowed by the present rules and refused by the others, the most frequent first.
-    newly_refused: Vec<Turned>,
-    /// The other way round.
-    newly_allowed: Vec<Turned>,
-    refused_before: u64,
-    refused_after: u64,
-}
-
-/// Requests that would go another way.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = PreviewTurned)]
-struct Turned {
-    /// The bucket that refuses them.
-    key: String,
-    /// The rule that refuses them.
-    rule: String,
-    count: u64,
-}
-
 /// See what another set of rules would change, without changing anything.
 #[utoipa::path(post, operation_id = "preview_rules", path = "/v1/rules/preview", tag = "rules", request_body = PreviewRequest,
     responses(
-        (status = 200, description = "the difference to the rules in effect", body = PreviewBody),
-        (status = 422, description = "rules that make no set", body = ProblemBody,
-            content_type = "application/problem+json"),
+        (status = 200, description = "the difference to the rules in effect", body = Preview),
+        (status = 422, description = "rules that make no set"),
         Problems,
     ))]
 pub(crate) async fn preview(
     State(app): State<App>,
     Sent(body): Sent<MAX_SET_BYTES>,
-) -> Result<Json<PreviewBody>, Problem> {
+) -> Result<Json<Preview>, Problem> {
     // So many rules take a while to read: not on a thread that decides.
     let compared = tokio::task::spawn_blocking(move || {
         let PreviewRequest { rules, recent } =
             Problem::parse(&body, "{\"rules\": [{\"key\": \"global\", \"limit\": \"100/s\"}]}")?;
         let (now, next) = (app.limiter.rules(), read::set_of(rules)?);
-        let mut preview = PreviewBody::between(&now, &next);
+        let mut preview = Preview::between(&now, &next);
         if recent {
             let mut decisions: Vec<Recorded> = app.recorder.newest(|_| true).collect();
             decisions.reverse();
-            preview.recent = Some(RecentBody::of(&decisions, &now, next));
+            preview.recent = Some(PreviewRecent::of(&decisions, &now, next));
         }
         Ok(preview)
     });
     compared.await.map_err(|_| Problem::interrupted())?.map(Json)
 }
 
-impl PreviewBody {
+impl Preview {
     fn between(now: &RuleSet, next: &RuleSet) -> Self {
         let (now, next) = (by_label(now), by_label(next));
         let missing_in = |other: &BTreeMap<&str, &Draft>, these: &BTreeMap<&str, &Draft>| {
@@ -113,7 +74,7 @@ impl PreviewBody {
         };
         let differs =
             |(label, draft): &(&&str, &&Draft)| now.get(**label).is_some_and(|known| known != *draft);
-        PreviewBody {
+        Preview {
             valid: true,
             added: missing_in(&now, &next),
             changed: next.iter().filter(differs).map(|(label, _)| (*label).to_owned()).collect(),
@@ -127,11 +88,11 @@ fn by_label(rules: &RuleSet) -> BTreeMap<&str, &Draft> {
     rules.rules().iter().map(|rule| (rule.label(), rule.draft())).collect()
 }
 
-impl RecentBody {
+impl PreviewRecent {
     /// Replays decisions, oldest first. Those without rules, or that were not kept whole, are passed over.
     fn of(decisions: &[Recorded], now: &Snapshot, next: RuleSet) -> Self {
         let (now, next) = (Replay::new(now.to_arc()), Replay::new(next));
-        let mut recent = RecentBody {
+        let mut recent = PreviewRecent {
             view: View::Node,
             requests: 0,
             newly_refused: Vec::new(),
@@ -140,9 +101,9 @@ impl RecentBody {
             refused_after: 0,
         };
         let (mut refused, mut allowed) = (Turns::new(), Turns::new());
-        for decision in decisions.iter().filter(|decision| !decision.cut && !decision.is_ad_hoc()) {
+        for decision in decisions.iter().filter(|decision| !decision.is_cut && !decision.is_ad_hoc()) {
             let request = decision.request();
-            let event = Event { at: decision.at, op: Op::Check, request, cost: decision.cost };
+            let event = Event { at: decision.answer.at(), op: Op::Check, request, cost: decision.cost };
             let (before, after) = (refused_by(&now, &event), refused_by(&next, &event));
             recent.requests += 1;
             recent.refused_before += u64::from(before.is_some());
@@ -176,9 +137,9 @@ fn refused_by(replay: &Replay, event: &Event<'_>) -> Option<(String, String)> {
     }
 }
 
-fn listed(turns: Turns) -> Vec<Turned> {
-    let mut listed: Vec<Turned> =
-        turns.into_iter().map(|((rule, key), count)| Turned { key, rule, count }).collect();
+fn listed(turns: Turns) -> Vec<PreviewTurned> {
+    let mut listed: Vec<PreviewTurned> =
+        turns.into_iter().map(|((rule, key), count)| PreviewTurned { key, rule, count }).collect();
     listed.sort_by_key(|turned| std::cmp::Reverse(turned.count));
     listed.truncate(MOST_LISTED);
     listed

@@ -8,7 +8,8 @@ use tollgate::core::Draft;
 use tollgate::rules::{self, RuleRow, RulesError, UnreadableColumn};
 
 use super::super::json_path::place_at;
-use super::super::problem::{Mistake, Problem};
+use super::super::problem::Problem;
+use crate::api::Mistake;
 
 /// What errors would call the text, if they were shown with a line.
 const BODY: &str = "body";

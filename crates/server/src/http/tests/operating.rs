@@ -77,7 +77,11 @@ async fn a_decision_is_looked_at_as_it_was_answered() {
     let detail = served.ok(&path, "").await;
     assert_eq!((&detail["decision"], &detail["rules_changed"]), (&answered, &json!(true)));
     let labels: Vec<&Value> = detail["rules"].as_array().unwrap().iter().map(|line| &line["rule"]).collect();
-    assert_eq!(json!(labels), json!(["global 1s", "per-user-free", "global", "watched"]));
+    assert_eq!(
+        json!(labels),
+        json!(["per-user-free", "global", "watched", "banned"]),
+        "the rules that decided"
+    );
 
     let own = served.ok("POST /v1/check", r#"{"key": "k", "limit": "5/s burst 9", "cost": 4}"#).await;
     let detail = served.ok(&format!("GET /v1/decisions/{}", own["decision_id"].as_str().unwrap()), "").await;

@@ -13,7 +13,7 @@ async fn a_limit_in_the_body_needs_no_rule_and_meets_none() {
     assert_eq!((status, &body["limit"], &body["remaining"]), (StatusCode::OK, &json!(3), &json!(2)));
     assert_eq!(
         body["limits"],
-        json!([{"rule": "user:123", "key": "user:123", "scope": "custom", "plan": null, "allowed": true, "limit": 3,
+        json!([{"rule": "user:123", "pattern": "{key}", "key": "user:123", "scope": "custom", "plan": null, "allowed": true, "limit": 3,
                 "remaining": 2, "retry_after_ms": 0, "reset_after_ms": 1000, "mode": "enforce"}])
     );
     assert_eq!(headers["ratelimit-policy"], r#""user:123";q=3;w=3"#);
