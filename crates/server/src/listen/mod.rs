@@ -16,6 +16,7 @@
 
 mod backlog;
 mod direct;
+mod half_close;
 mod head;
 mod rejections;
 mod rewound;
@@ -59,6 +60,7 @@ use crate::record::events::Hangup;
 use crate::server::Config;
 use crate::telemetry::{Observe, REQUEST_ID};
 use direct::{Direct, HTTP2};
+use half_close::HalfClose;
 use head::{MAX_HEAD_BYTES, MAX_HTTP2_HEAD_BYTES, reject_large_head};
 use rejections::Rejections;
 use rewound::Rewound;
@@ -388,7 +390,7 @@ impl Connection {
             .max_local_error_reset_streams(MAX_RESETS)
             .max_header_list_size(MAX_HTTP2_HEAD_BYTES)
             .serve_connection(
-                TokioIo::new(stream),
+                TokioIo::new(HalfClose::new(stream, unread.clone())),
                 service_fn(|request| self.answer(request, &hangup, Some(&unread))),
             );
         let does_not_read = async {

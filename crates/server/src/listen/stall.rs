@@ -161,6 +161,12 @@ impl Unread {
         }
     }
 
+    /// Whether a request is in progress, or something of its answer waits. Each has a clone of this, beside the two of the
+    /// connection.
+    pub(super) fn has_requests(&self) -> bool {
+        Arc::strong_count(&self.0) > 2
+    }
+
     fn piece(&self) -> Piece {
         let mut waiting = self.0.lock();
         let number = waiting.next;
