@@ -336,7 +336,8 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) -> u64 {
 #[tokio::test]
 async fn a_key_does_not_expire_before_what_was_lent_under_a_larger_limit_is_earned_back() {
     let server = RedisServer::start().await;
-    let store = RedisStore::builder(&server.url()).connect().await.expect("a store");
+    let store = RedisStore::builder(&server.url()).deadline(Duration::from_secs(5)).connect().await;
+    let store = store.expect("a store");
     let pairs = [["10/s burst 1000", "10/s burst 5"], ["10 every 1s burst 1000", "10 every 1s burst 10"]];
     for (number, texts) in pairs.into_iter().enumerate() {
         let [large, small] = texts.map(|text| text.parse::<Limit>().expect("a limit"));

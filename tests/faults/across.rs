@@ -18,8 +18,6 @@ use tollgate_tests::redis_cluster::{RedisCluster, Replicas};
 
 use crate::node::{UNHURRIED, listen_to_logs};
 
-/// Long enough for a busy machine, and short enough to wait for.
-const PATIENT: Duration = Duration::from_millis(500);
 /// The node that a child of this program connects to, in its environment.
 const ORDERS: &str = "TOLLGATE_ACROSS_NODE";
 /// Of so many questions a child says that it asks them.
@@ -98,6 +96,15 @@ impl Two {
     }
 }
 
+/// The scripts that ran on all nodes. The first call to a node finds no script there, and is not one of them.
+async fn calls(cluster: &RedisCluster) -> Option<u64> {
+    let mut calls = 0;
+    for node in &cluster.nodes {
+        calls += node.server.succeeded("evalsha").await?;
+    }
+    Some(calls)
+}
+
 #[tokio::test]
 async fn a_tier_that_refuses_leaves_the_one_in_another_slot_as_it_was() {
     let two = Two::start(UNHURRIED, "open").await;
@@ -125,36 +132,27 @@ async fn a_request_over_three_slots_is_answered_in_one_round_trip_and_ends_its_h
       - { name: team, key: 'team:{team}', limit: 1/d burst 1000 }";
     let limiter = Limiter::new(rules::parse("rules.yaml", text).unwrap(), store);
     let request = Descriptor::new().with("user_id", "u").with("pool", "p").with("team", "t");
-    let calls = async || {
-        let mut calls = 0;
-        for node in &cluster.nodes {
-            calls += node.server.calls("evalsha").await;
-        }
-        calls
+    let mut expected = calls(&cluster).await.unwrap();
+    let mut more_calls = async |more: u64| {
+        expected += more;
+        let reached = async || calls(&cluster).await.filter(|calls| *calls >= expected);
+        assert_eq!(poll::until("the calls", reached).await, expected);
     };
-    let until = async |count: u64| {
-        poll::until("the calls", async || (calls().await >= count).then_some(())).await;
-        assert_eq!(calls().await, count);
-    };
-    // The first may have to load the scripts.
-    assert!(limiter.check(&request).await.allowed());
-    poll::until("holds to end", async || (calls().await >= 6).then_some(())).await;
-    let before = calls().await;
-    assert!(limiter.check(&request).await.allowed());
-    until(before + 6).await; // each slot holds, and spends
-    let before = calls().await;
+    for _ in 0..2 {
+        assert!(limiter.check(&request).await.allowed());
+        more_calls(6).await; // each slot holds, and spends
+    }
     assert_eq!(limiter.check(&request).await.status(), Status::Refused);
-    until(before + 5).await; // each slot is asked, and those that passed return
-    let before = calls().await;
+    more_calls(5).await; // each slot is asked, and those that passed return
     assert_eq!(limiter.request(&request).peek().await.status(), Status::Refused);
-    until(before + 3).await; // nothing is held
+    more_calls(3).await; // nothing is held
 }
 
 /// A row in shadow mode is charged independently of rows that were lost.
 #[tokio::test]
 async fn a_limit_in_shadow_mode_is_charged_once_although_a_shard_is_missed() {
     const ASKED: u64 = 5;
-    let two = Two::start(PATIENT, "open").await;
+    let two = Two::start(UNHURRIED, "open").await;
     let text = RULES.replace("POLICY", "open").replace("1/d burst 1 }", "1/d burst 1000 }")
         + "  - { name: trial, key: 'user:{user_id}', limit: 1/d burst 3, mode: shadow }\n";
     two.limiter.set_rules(rules::parse("rules.yaml", &text).unwrap());
@@ -179,7 +177,7 @@ async fn a_limit_in_shadow_mode_is_charged_once_although_a_shard_is_missed() {
 /// A row that was decided when rules were matched has no bucket.
 #[tokio::test]
 async fn a_shard_that_is_gone_does_not_matter_to_rules_without_a_bucket() {
-    let two = Two::start(PATIENT, "open").await;
+    let two = Two::start(UNHURRIED, "open").await;
     let text = RULES.replace("POLICY", "open").replace("1/d burst 1 }", "1/d burst 1000 }")
         + "  - { name: ban, key: global, action: deny, mode: shadow }\n";
     two.limiter.set_rules(rules::parse("rules.yaml", &text).unwrap());
@@ -204,13 +202,7 @@ async fn a_reservation_whose_spend_comes_too_late_gives_nothing_back_to_a_later_
       - { name: pool, key: 'pool:{pool}', limit: 1/d burst 100000 }";
     let limiter =
         Arc::new(Limiter::new(rules::parse("rules.yaml", text).unwrap(), builder.connect().await.unwrap()));
-    let calls = async || {
-        let mut calls = 0;
-        for node in &cluster.nodes {
-            calls += node.server.calls("evalsha").await;
-        }
-        calls
-    };
+    let calls = async || calls(&cluster).await;
     // Uploads the scripts, so that the next request is sent once.
     for pool in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         limiter.check(&request("warm", pool)).await;
@@ -221,8 +213,8 @@ async fn a_reservation_whose_spend_comes_too_late_gives_nothing_back_to_a_later_
         let slot = cluster.nodes[0].server.command(&["CLUSTER", "KEYSLOT", &key]).await;
         cluster.primary_of(redis::from_redis_value(slot).unwrap())
     };
-    poll::until("the holds to end", async || (calls().await >= 32).then_some(())).await;
-    let before = calls().await;
+    // Eight requests over two slots each: holds, and spends.
+    poll::until("the holds to end", async || (calls().await? == 32).then_some(())).await;
     cluster.nodes[shard].proxy.set(Mode::Delay(Duration::from_millis(300))).await;
     let reserving = {
         let limiter = Arc::clone(&limiter);
@@ -230,7 +222,7 @@ async fn a_reservation_whose_spend_comes_too_late_gives_nothing_back_to_a_later_
             limiter.request(&request("u", "p")).cost(100).reserve(Duration::from_secs(60)).await.unwrap()
         })
     };
-    poll::until("both holds", async || (calls().await >= before + 2).then_some(())).await;
+    poll::until("both holds", async || (calls().await? >= 34).then_some(())).await;
     clock.advance(Micros::new(1_000_000));
     let reserved = reserving.await.unwrap();
     assert!(reserved.answer.allowed());
@@ -243,7 +235,7 @@ async fn a_reservation_whose_spend_comes_too_late_gives_nothing_back_to_a_later_
 
 #[tokio::test]
 async fn a_lost_reply_is_never_charged_twice_and_the_other_slot_is_returned() {
-    let two = Two::start(PATIENT, "closed").await;
+    let two = Two::start(UNHURRIED, "closed").await;
     let user = two.elsewhere().await;
     let before = two.left().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::DropReplies).await;
@@ -262,7 +254,7 @@ async fn a_lost_reply_is_never_charged_twice_and_the_other_slot_is_returned() {
 
 #[tokio::test]
 async fn a_shard_that_is_gone_degrades_its_own_tier_and_the_other_still_decides() {
-    let two = Two::start(PATIENT, "open").await;
+    let two = Two::start(UNHURRIED, "open").await;
     let user = two.elsewhere().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
     let passed = poll::until("the shard to be missed", async || {
@@ -279,7 +271,7 @@ async fn a_shard_that_is_gone_degrades_its_own_tier_and_the_other_still_decides(
 
 #[tokio::test]
 async fn a_closed_tier_whose_shard_is_gone_leaves_the_other_uncharged() {
-    let two = Two::start(PATIENT, "closed").await;
+    let two = Two::start(UNHURRIED, "closed").await;
     let user = two.elsewhere().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
     for _ in 0..30 {
@@ -295,10 +287,10 @@ async fn a_closed_tier_whose_shard_is_gone_leaves_the_other_uncharged() {
 
 #[tokio::test]
 async fn a_share_that_refuses_while_its_shard_is_gone_gives_the_other_tier_back() {
-    let two = Two::start(PATIENT, "local").await;
+    let two = Two::start(UNHURRIED, "local").await;
     // One of a hundred thousand nodes: its share is one.
     let nodes = NonZeroU32::new(100_000).unwrap();
-    let limiter = limiter(&two.cluster.url(), PATIENT, "local").await.with_nodes(nodes);
+    let limiter = limiter(&two.cluster.url(), UNHURRIED, "local").await.with_nodes(nodes);
     let user = two.elsewhere().await;
     two.cluster.nodes[two.shared].proxy.set(Mode::Refuse).await;
     let others = ["someone", "else"].map(|user| user.to_owned());

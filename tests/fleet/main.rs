@@ -60,8 +60,7 @@ async fn a_tier_that_is_short_leaves_the_other_three_untouched_to_the_byte() {
     assert_eq!(buckets(&server).await, before);
 
     // What the others hold is what the short one let through.
-    let store = RedisStore::builder(&server.url()).connect().await.unwrap();
-    let limiter = Limiter::new(rules::parse("rules", FOUR_TIERS).unwrap(), store);
+    let limiter = limiter(&server, FOUR_TIERS).await;
     let request = ALICE.iter().filter_map(|pair| pair.split_once('='));
     let request = request.fold(Descriptor::new(), |request, (name, value)| request.with(name, value));
     let answer = limiter.request(&request).peek().await;

@@ -10,7 +10,7 @@ use tollgate_tests::redis_server::RedisServer;
 use crate::{check, node, node_with};
 
 /// Long enough for a busy machine, and short enough to wait for.
-pub(crate) const PATIENT: Duration = Duration::from_millis(500);
+pub(crate) const PATIENT: Duration = Duration::from_secs(2);
 
 /// A node whose way to Redis can be cut.
 async fn behind_a_proxy(rules: &str) -> (RedisServer, FaultProxy, std::sync::Arc<Limiter<LeasedStore>>) {

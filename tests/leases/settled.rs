@@ -100,8 +100,8 @@ async fn what_time_has_paid_back_already_is_not_given_back_again() {
 async fn reservations_on_shares_are_bounded_for_each_caller_and_those_at_redis_need_no_place() {
     let server = RedisServer::start().await;
     let rules = "rules:
-      - { name: local, key: 'team:{team}', limit: 1000000/d, consistency: local }
-      - { name: exact, key: 'user:{user_id}', limit: 1000000/d }";
+      - { name: local, key: 'team:{team}', limit: 1000000 every 1d, consistency: local }
+      - { name: exact, key: 'user:{user_id}', limit: 1000000 every 1d }";
     let node = node(&server.url(), rules).await;
     fleet_of(std::slice::from_ref(&node), 1).await;
     let reserve = async |attribute: &'static str| {

@@ -18,7 +18,7 @@ rules:
   - { name: per-user, key: "user:{user_id}", limit: 1000000/s }
   - { name: banned, key: global, when: { banned: "*" }, action: deny }
   - { name: held, key: global, when: { endpoint: /held }, limit: 5/s queue 5, algorithm: leaky_bucket }
-  - { name: model-tokens, key: "tenant:{tenant}", limit: 10000/h, cost: tokens }
+  - { name: model-tokens, key: "tenant:{tenant}", limit: 10000 every 1d, cost: tokens }
 "#;
 
 /// A server on a free port of this machine.

@@ -48,8 +48,7 @@ impl Followed {
     }
 
     async fn until_reported(&self, what: &str, is_so: impl Fn(&RulesReport) -> bool) -> RulesReport {
-        until(what, || is_so(&self.status.report())).await;
-        self.status.report()
+        poll::until(what, async || Some(self.status.report()).filter(&is_so)).await
     }
 }
 
@@ -160,7 +159,7 @@ async fn sqlite_is_followed_and_a_bad_row_refuses_the_whole_set_by_its_number() 
 }
 
 async fn is_followed(database: &Database, followed: &Followed) {
-    run(database, "INSERT INTO rate_limit_rule (name, key_pattern, rate_per_second, burst_capacity) VALUES ('a', 'global', 1, 5)").await.unwrap();
+    run(database, "INSERT INTO rate_limit_rule (name, key_pattern, rate_per_second, burst_capacity) VALUES ('a', 'global', 0.001, 5)").await.unwrap();
     followed.until_the_rules_are(&["a"]).await;
     let everybody = Descriptor::new();
     for left in [4, 3] {

@@ -11,8 +11,8 @@ use tollgate_tests::scratch::Scratch;
 
 const RULES: &str = r#"
 rules:
-  - { name: per-user, key: "user:{user_id}", limit: 5/min burst 3 }
-  - { name: stricter, key: "user:{user_id}", limit: 2/min, mode: shadow }
+  - { name: per-user, key: "user:{user_id}", limit: 5/h burst 3 }
+  - { name: stricter, key: "user:{user_id}", limit: 2/h, mode: shadow }
   - { name: everybody, key: global, limit: 1000/s burst 2000 }
   - { name: banned, key: "user:{user_id}", action: deny, when: { user_id: ["666"] } }
   - { name: queue, key: "queue:{job}", limit: 1/min queue 2, when: { endpoint: /jobs } }
