@@ -238,17 +238,25 @@ impl Database {
     ///
     /// The address means nothing, nobody answers there, or the tables cannot be brought up to date.
     pub async fn open(url: &str) -> Result<Self, DatabaseError> {
-        let shown = address::masked(url);
-        match address::scheme(url) {
+        let database = Self::later(url)?;
+        database.prepare().await?;
+        Ok(database)
+    }
+
+    /// Makes or updates the tables, and an SQLite file that is missing.
+    ///
+    /// # Errors
+    ///
+    /// The database cannot be reached, or the tables cannot be brought up to date.
+    pub async fn prepare(&self) -> Result<(), DatabaseError> {
+        match &self.pool {
             #[cfg(feature = "sqlite")]
-            Some("sqlite") => {
-                sqlite::open(url, &shown).await.map(|(pool, file)| Self::sqlite(pool, file, &shown))
+            Pool::Sqlite(pool) => {
+                let file = self.file.as_ref().expect("an SQLite database has a file");
+                sqlite::prepare(pool, file, &self.shown).await
             }
             #[cfg(feature = "postgres")]
-            Some("postgres" | "postgresql") => {
-                postgres::open(url, &shown).await.map(|pool| Self::postgres(pool, &shown))
-            }
-            _ => Err(DatabaseError::Scheme { shown }),
+            Pool::Postgres(pool) => postgres::prepare(pool, &self.shown).await,
         }
     }
 
@@ -262,8 +270,8 @@ impl Database {
         self.file.as_ref().map_or(Ok(()), |file| file.verify_writable())
     }
 
-    /// The same without a look at it: for a database that may be down by now and whose tables somebody else keeps up
-    /// to date, as whoever follows its rules does. It is reached when it is first asked.
+    /// The same without connecting: for a database that may be down. Its tables are those that [`prepare`](Self::prepare) or another
+    /// process makes.
     ///
     /// # Errors
     ///
@@ -276,27 +284,18 @@ impl Database {
         let shown = address::masked(url);
         match address::scheme(url) {
             #[cfg(feature = "sqlite")]
-            Some("sqlite") => sqlite::later(url, &shown).map(|(pool, file)| Self::sqlite(pool, file, &shown)),
-            #[cfg(feature = "postgres")]
-            Some("postgres" | "postgresql") => {
-                postgres::later(url, &shown).map(|pool| Self::postgres(pool, &shown))
+            Some("sqlite") => {
+                let (pool, file) = sqlite::later(url, &shown)?;
+                Ok(Database { pool, shown: shown.into(), file: Some(Arc::new(file)) })
             }
+            #[cfg(feature = "postgres")]
+            Some("postgres" | "postgresql") => Ok(Database {
+                pool: postgres::later(url, &shown)?,
+                shown: shown.into(),
+                #[cfg(feature = "sqlite")]
+                file: None,
+            }),
             _ => Err(DatabaseError::Scheme { shown }),
-        }
-    }
-
-    #[cfg(feature = "sqlite")]
-    fn sqlite(pool: Pool, file: file::DatabaseFile, shown: &str) -> Self {
-        Database { pool, shown: shown.into(), file: Some(Arc::new(file)) }
-    }
-
-    #[cfg(feature = "postgres")]
-    fn postgres(pool: Pool, shown: &str) -> Self {
-        Database {
-            pool,
-            shown: shown.into(),
-            #[cfg(feature = "sqlite")]
-            file: None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgConnection, PgPool};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgPool};
 
 use super::{CONNECT_TIMEOUT, DatabaseError, Pool, address, is_up_to_date, migrator, quiet, tables_error};
 
@@ -42,15 +42,18 @@ const PARAMETERS: &[&str] = &[
     "options",
 ];
 
-/// Connects and brings the tables up to date.
-pub(super) async fn open(url: &str, shown: &str) -> Result<Pool, DatabaseError> {
+/// Brings the tables up to date under an advisory lock. On an error the lock goes with the connection.
+pub(super) async fn prepare(pool: &PgPool, shown: &str) -> Result<(), DatabaseError> {
     let refused = |source| DatabaseError::Open { shown: shown.to_owned(), source };
-    let options = options(url, shown)?;
+    let options = pool.connect_options();
     let connect = tokio::time::timeout(CONNECT_TIMEOUT, options.connect());
     let mut connection = connect.await.map_err(|_| refused(sqlx::Error::PoolTimedOut))?.map_err(refused)?;
-    prepare(&mut connection, shown).await?;
-    connection.close().await.map_err(refused)?;
-    pool().connect_with(options).await.map(Pool::Postgres).map_err(refused)
+    let migrator = migrator(TABLES);
+    if !is_up_to_date(&mut connection, &migrator).await {
+        let migrated = migrator.run_direct(None, &mut connection, false).await;
+        migrated.map_err(|error| tables_error(shown, error))?;
+    }
+    connection.close().await.map_err(refused)
 }
 
 /// A connection of its own that is told of changes on a channel and also answers queries. It does not come from the pool:
@@ -96,13 +99,4 @@ fn pool() -> PgPoolOptions {
                 answered.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(|()| true)
             })
         })
-}
-
-/// Brings the tables up to date under an advisory lock. On an error the lock goes with the connection.
-async fn prepare(connection: &mut PgConnection, shown: &str) -> Result<(), DatabaseError> {
-    let migrator = migrator(TABLES);
-    if is_up_to_date(connection, &migrator).await {
-        return Ok(());
-    }
-    migrator.run_direct(None, connection, false).await.map_err(|error| tables_error(shown, error))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::migrate::MigrateError;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool};
 
 use super::file::{DatabaseFile, is_read_only};
 use super::{CONNECT_TIMEOUT, DatabaseError, Pool, address, is_up_to_date, migrator, quiet, tables_error};
@@ -23,28 +23,29 @@ const TABLES: &[&str] = &[
 const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Opens the file, making it if it is missing, and brings its tables up to date.
-pub(super) async fn open(url: &str, shown: &str) -> Result<(Pool, DatabaseFile), DatabaseError> {
-    let options = options(url, shown)?;
-    let file = DatabaseFile::new(options.get_filename());
+/// Makes the file if it is missing, and brings its tables up to date.
+pub(super) async fn prepare(
+    pool: &SqlitePool,
+    file: &DatabaseFile,
+    shown: &str,
+) -> Result<(), DatabaseError> {
+    let options = pool.connect_options();
     let refused = |source| file.cannot_open(source);
     // `ro` and `rw` open what is there; `rwc`, as no mode at all, also makes it.
-    if file.is_new()? && (!url.contains("mode=r") || url.contains("mode=rwc")) {
-        make(&options, &file, shown).await?;
+    if file.is_new()? && (!shown.contains("mode=r") || shown.contains("mode=rwc")) {
+        make(&options, file, shown).await?;
     }
     let mut connection = options.connect().await.map_err(refused)?;
-    if let Err(error) = prepare(&mut connection).await {
+    if let Err(error) = make_tables(&mut connection).await {
         return Err(match error {
-            PrepareError::Sql(error) if is_read_only(&error) && url.contains("mode=ro") => {
+            PrepareError::Sql(error) if is_read_only(&error) && shown.contains("mode=ro") => {
                 DatabaseError::OtherTables { shown: shown.to_owned() }
             }
-            error => error.explain(&file, shown),
+            error => error.explain(file, shown),
         });
     }
     connection.close().await.map_err(refused)?;
-    let pool = pool().connect_with(options).await.map(Pool::Sqlite).map_err(refused)?;
-    file.verify()?;
-    Ok((pool, file))
+    file.verify()
 }
 
 /// Makes a database with its tables under another name, and then gives it its own: whoever finds the file finds all of it,
@@ -53,7 +54,7 @@ async fn make(options: &SqliteConnectOptions, file: &DatabaseFile, shown: &str) 
     let unfinished = file.unfinished()?;
     let made = async {
         let mut connection = options.clone().filename(&unfinished).connect().await?;
-        prepare(&mut connection).await?;
+        make_tables(&mut connection).await?;
         Ok(connection.close().await?)
     };
     if let Err(error) = made.await {
@@ -67,7 +68,8 @@ async fn make(options: &SqliteConnectOptions, file: &DatabaseFile, shown: &str) 
 pub(super) fn later(url: &str, shown: &str) -> Result<(Pool, DatabaseFile), DatabaseError> {
     let options = options(url, shown)?;
     let file = DatabaseFile::new(options.get_filename());
-    Ok((Pool::Sqlite(pool().connect_lazy_with(options)), file))
+    let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(CONNECT_TIMEOUT);
+    Ok((Pool::Sqlite(pool.connect_lazy_with(options)), file))
 }
 
 fn options(url: &str, shown: &str) -> Result<SqliteConnectOptions, DatabaseError> {
@@ -80,10 +82,6 @@ fn options(url: &str, shown: &str) -> Result<SqliteConnectOptions, DatabaseError
         .foreign_keys(true)
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(CONNECT_TIMEOUT))
-}
-
-fn pool() -> SqlitePoolOptions {
-    SqlitePoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(CONNECT_TIMEOUT)
 }
 
 async fn check_version(connection: &mut SqliteConnection) -> Result<(), PrepareError> {
@@ -122,7 +120,7 @@ impl From<sqlx::Error> for PrepareError {
 }
 
 /// Turns the write-ahead log on and brings the tables up to date, alone among all processes that try.
-async fn prepare(connection: &mut SqliteConnection) -> Result<(), PrepareError> {
+async fn make_tables(connection: &mut SqliteConnection) -> Result<(), PrepareError> {
     check_version(connection).await?;
     let migrator = migrator(TABLES);
     if is_up_to_date(connection, &migrator).await {
