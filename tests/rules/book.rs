@@ -96,9 +96,12 @@ async fn keeps_history(book: &RuleBook, plain_sql: &str) {
     assert_eq!((yours.fields.key.as_str(), theirs.rate_per_second), ("global", Some(20.into())));
     assert!(matches!(book.remove("ann", added.rule_id, 1).await, Err(BookError::Conflict { .. })));
     // Off and on again keeps the mode; what is so already is no change.
-    assert_eq!(book.disable("cy", added.rule_id).await.unwrap().draft().mode.as_deref(), Some("off"));
-    assert_eq!(book.disable("cy", added.rule_id).await.unwrap().version, 3);
-    assert_eq!(book.enable("cy", added.rule_id).await.unwrap().draft().mode.as_deref(), Some("shadow"));
+    let rule_id = added.rule_id;
+    let disabled = book.apply("cy", vec![Edit::Disable { rule_id }]).await.unwrap().remove(0);
+    assert_eq!((disabled.draft().mode.as_deref(), disabled.version), (Some("off"), 3));
+    assert_eq!(book.apply("cy", vec![Edit::Disable { rule_id }]).await.unwrap(), [], "it was off already");
+    let enabled = book.apply("cy", vec![Edit::Enable { rule_id }]).await.unwrap().remove(0);
+    assert_eq!((enabled.draft().mode.as_deref(), enabled.version), (Some("shadow"), 4));
     let sql = format!("UPDATE rate_limit_rule SET plan = 'pro' WHERE rule_id = {}", added.rule_id);
     run(book.database(), &sql).await.unwrap();
     let history = book.history(Some(added.rule_id), 10).await.unwrap();

@@ -135,12 +135,39 @@ enum Step {
     Delete(i64),
 }
 
-/// What a step shall be, before it is known whether it may.
+/// A change as it was asked for, with the row that it would write.
 #[derive(Debug)]
 enum Wish {
-    Edit(Edit),
-    Put { version: i64, row: RuleRow },
+    Add(Draft),
+    /// Unless somebody changed the rule since `version`.
+    Put {
+        version: i64,
+        row: RuleRow,
+    },
+    Remove {
+        rule_id: i64,
+        version: i64,
+    },
+    Switch {
+        rule_id: i64,
+        is_active: bool,
+    },
+    /// A removed rule comes back under its number.
     Restore(RuleRow),
+}
+
+impl From<Edit> for Wish {
+    fn from(edit: Edit) -> Self {
+        match edit {
+            Edit::Add(draft) => Wish::Add(draft),
+            Edit::Update { rule_id, version, draft } => {
+                Wish::Put { version, row: RuleRow { rule_id, ..complete(&draft) } }
+            }
+            Edit::Remove { rule_id, version } => Wish::Remove { rule_id, version },
+            Edit::Enable { rule_id } => Wish::Switch { rule_id, is_active: true },
+            Edit::Disable { rule_id } => Wish::Switch { rule_id, is_active: false },
+        }
+    }
 }
 
 type Rows = BTreeMap<i64, RuleRow>;
@@ -196,7 +223,7 @@ impl RuleBook {
     ///
     /// The set would be invalid, or the database cannot be asked.
     pub async fn add(&self, who: &str, draft: Draft) -> Result<RuleRow, BookError> {
-        self.one(who, Wish::Edit(Edit::Add(draft))).await
+        self.one(who, Edit::Add(draft)).await
     }
 
     /// Gives a rule another text, unless somebody changed it since `version`.
@@ -211,7 +238,7 @@ impl RuleBook {
         version: i64,
         draft: Draft,
     ) -> Result<RuleRow, BookError> {
-        self.one(who, Wish::Edit(Edit::Update { rule_id, version, draft })).await
+        self.one(who, Edit::Update { rule_id, version, draft }).await
     }
 
     /// Removes a rule, unless somebody changed it since `version`.
@@ -223,31 +250,14 @@ impl RuleBook {
         self.apply(who, vec![Edit::Remove { rule_id, version }]).await.map(|_| ())
     }
 
-    /// Turns a rule on, in the mode it had.
-    ///
-    /// # Errors
-    ///
-    /// There is no such rule, or as [`add`](Self::add).
-    pub async fn enable(&self, who: &str, rule_id: i64) -> Result<RuleRow, BookError> {
-        self.one(who, Wish::Edit(Edit::Enable { rule_id })).await
-    }
-
-    /// Turns a rule off.
-    ///
-    /// # Errors
-    ///
-    /// As [`enable`](Self::enable).
-    pub async fn disable(&self, who: &str, rule_id: i64) -> Result<RuleRow, BookError> {
-        self.one(who, Wish::Edit(Edit::Disable { rule_id })).await
-    }
-
-    /// Makes all of these changes or none, and gives back the rules added or changed, in order.
+    /// Makes all of these changes or none, and gives back the rules added or changed, in order. A rule that is switched on or
+    /// off and was so before is not changed.
     ///
     /// # Errors
     ///
     /// As for each of them.
     pub async fn apply(&self, who: &str, edits: Vec<Edit>) -> Result<Vec<RuleRow>, BookError> {
-        self.change(who, edits.into_iter().map(Wish::Edit).collect()).await
+        self.change(who, edits.into_iter().map(Wish::from).collect()).await
     }
 
     /// Adds rules to a table that never had any; whether it did. Of several who try at once one does.
@@ -308,9 +318,7 @@ impl RuleBook {
         let wish = match (change.before, change.after) {
             (Some(before), Some(after)) => Wish::Put { version: after.version, row: before },
             (Some(before), None) => Wish::Restore(before),
-            (None, Some(after)) => {
-                Wish::Edit(Edit::Remove { rule_id: change.rule_id, version: after.version })
-            }
+            (None, Some(after)) => Wish::Remove { rule_id: change.rule_id, version: after.version },
             (None, None) => return Err(BookError::NoChange { history_id }),
         };
         Ok(self.change(who, vec![wish]).await?.pop())
@@ -334,15 +342,9 @@ impl RuleBook {
         Ok(rows.into_iter().map(change).collect())
     }
 
-    async fn one(&self, who: &str, wish: Wish) -> Result<RuleRow, BookError> {
-        let rule_id = match &wish {
-            Wish::Edit(Edit::Enable { rule_id } | Edit::Disable { rule_id }) => *rule_id,
-            _ => 0,
-        };
-        match self.change(who, vec![wish]).await?.pop() {
-            Some(row) => Ok(row),
-            None => self.get(rule_id).await, // it was so already
-        }
+    async fn one(&self, who: &str, edit: Edit) -> Result<RuleRow, BookError> {
+        // A rule that was removed by the next change is not found.
+        self.apply(who, vec![edit]).await?.pop().ok_or(BookError::NoRule { rule_id: 0 })
     }
 
     /// Looks, decides and writes, alone.
@@ -436,23 +438,23 @@ fn plan(shown: &str, now: Rows, wishes: Vec<Wish>) -> Result<Vec<Step>, BookErro
     let (mut next, mut added, mut steps) = (now.clone(), Vec::new(), Vec::new());
     for wish in wishes {
         let step = match wish {
-            Wish::Edit(Edit::Add(draft)) => Step::Insert(RuleRow { version: 1, ..complete(&draft) }),
-            Wish::Edit(Edit::Update { rule_id, version, draft }) => {
-                put(&next, RuleRow { rule_id, ..complete(&draft) }, version)?
+            Wish::Add(draft) => Step::Insert(RuleRow { version: 1, ..complete(&draft) }),
+            Wish::Put { version, row } => {
+                let row = readable(row)?;
+                let now = current(&next, row.rule_id, version, Some(&row))?;
+                Step::Update(RuleRow { version: now.version, ..row })
             }
-            Wish::Put { version, row } => put(&next, readable(row)?, version)?,
-            Wish::Edit(Edit::Remove { rule_id, version }) => {
+            Wish::Remove { rule_id, version } => {
                 current(&next, rule_id, version, None)?;
                 Step::Delete(rule_id)
             }
-            Wish::Edit(Edit::Enable { rule_id }) => match switched(&next, rule_id, true)? {
-                Some(step) => step,
-                None => continue,
-            },
-            Wish::Edit(Edit::Disable { rule_id }) => match switched(&next, rule_id, false)? {
-                Some(step) => step,
-                None => continue,
-            },
+            Wish::Switch { rule_id, is_active } => {
+                let now = readable(next.get(&rule_id).ok_or(BookError::NoRule { rule_id })?.clone())?;
+                if now.is_active == is_active {
+                    continue;
+                }
+                Step::Update(RuleRow { is_active, ..now })
+            }
             Wish::Restore(row) => match next.get(&row.rule_id) {
                 None => Step::Restore(readable(row)?),
                 Some(theirs) => {
@@ -475,16 +477,6 @@ fn plan(shown: &str, now: Rows, wishes: Vec<Wish>) -> Result<Vec<Step>, BookErro
 fn complete(draft: &Draft) -> RuleRow {
     let scope = draft.clone().build().ok().map(|rule| rule.scope().as_str().to_owned());
     RuleRow { scope, ..RuleRow::from(draft) }
-}
-
-fn put(rows: &Rows, row: RuleRow, version: i64) -> Result<Step, BookError> {
-    let now = current(rows, row.rule_id, version, Some(&row))?;
-    Ok(Step::Update(RuleRow { version: now.version, ..row }))
-}
-
-fn switched(rows: &Rows, rule_id: i64, is_active: bool) -> Result<Option<Step>, BookError> {
-    let now = readable(rows.get(&rule_id).ok_or(BookError::NoRule { rule_id })?.clone())?;
-    Ok((now.is_active != is_active).then_some(Step::Update(RuleRow { is_active, ..now })))
 }
 
 /// The rule as it is, if it is still the version that somebody saw.
@@ -533,7 +525,11 @@ fn statements(database: &Database, steps: &[Step]) -> Vec<(String, Option<String
         let mut taken = 1;
         statements.push(match step {
             Step::Insert(_) => {
-                let rows: Vec<&RuleRow> = left.iter().map_while(inserted).take(BATCH).collect();
+                let inserted = left.iter().map_while(|step| match step {
+                    Step::Insert(row) => Some(row),
+                    _ => None,
+                });
+                let rows: Vec<&RuleRow> = inserted.take(BATCH).collect();
                 taken = rows.len();
                 (insert(database, &[]), json(&rows))
             }
@@ -541,7 +537,11 @@ fn statements(database: &Database, steps: &[Step]) -> Vec<(String, Option<String
                 let row = RuleRow { version: row.version + 1, ..row.clone() };
                 (insert(database, &["rule_id", "created_at", "version"]), json(&[&row]))
             }
-            Step::Update(row) => (update(database, row.rule_id), json(&[row])),
+            Step::Update(row) => {
+                let (columns, values, rule_id) = (columns(&[]), values(database, &[]), row.rule_id);
+                let update = format!("UPDATE rate_limit_rule SET ({columns}) = (SELECT {values})");
+                (format!("{update} WHERE rule_id = {rule_id} RETURNING rule_id"), json(&[row]))
+            }
             Step::Delete(rule_id) => {
                 (format!("DELETE FROM rate_limit_rule WHERE rule_id = {rule_id} RETURNING rule_id"), None)
             }
@@ -551,29 +551,13 @@ fn statements(database: &Database, steps: &[Step]) -> Vec<(String, Option<String
     statements
 }
 
-fn inserted(step: &Step) -> Option<&RuleRow> {
-    match step {
-        Step::Insert(row) => Some(row),
-        _ => None,
-    }
-}
-
 fn json(rows: &[&RuleRow]) -> Option<String> {
     Some(serde_json::to_string(rows).expect("a row has text for its keys"))
 }
 
 fn insert(database: &Database, more: &[&'static str]) -> String {
-    let columns = columns(more);
-    let values = values(database, more);
+    let (columns, values) = (columns(more), values(database, more));
     format!("INSERT INTO rate_limit_rule ({columns}) SELECT {values} ORDER BY place RETURNING rule_id")
-}
-
-fn update(database: &Database, rule_id: i64) -> String {
-    let columns = columns(&[]);
-    let values = values(database, &[]);
-    format!(
-        "UPDATE rate_limit_rule SET ({columns}) = (SELECT {values}) WHERE rule_id = {rule_id} RETURNING rule_id"
-    )
 }
 
 fn columns(more: &[&'static str]) -> String {
