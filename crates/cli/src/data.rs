@@ -22,14 +22,19 @@ impl DataArgs {
     ///
     /// It cannot be made.
     pub(crate) fn folder(&self) -> io::Result<PathBuf> {
-        let folder = self.folder.clone().unwrap_or_else(|| usual(env::var_os));
+        let folder = self.path();
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         Ok(folder)
     }
 
+    /// Where it is, or would be made.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.clone().unwrap_or_else(|| usual(env::var_os))
+    }
+
     /// What it is called, for messages.
     pub(crate) fn shown(&self) -> String {
-        self.folder.clone().unwrap_or_else(|| usual(env::var_os)).display().to_string()
+        self.path().display().to_string()
     }
 }
 

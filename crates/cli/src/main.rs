@@ -1,12 +1,12 @@
 //! The `tollgate` command.
 
 mod banner;
-mod beside;
 mod check;
 mod client;
 mod completions;
 mod config;
 mod data;
+mod database;
 mod doctor;
 mod explain;
 mod health;

@@ -10,8 +10,9 @@ use tollgate::{AnyStore, LeasedStore, Limiter};
 use tollgate_server::{App, Observe, Server};
 
 use crate::banner::{Banner, is_starter_set};
-use crate::beside::{Beside, BesideArgs};
 use crate::config::{Config, IdentifyArgs};
+use crate::data::DataArgs;
+use crate::database::{DatabaseArgs, ServerDatabase};
 use crate::listen::ListenArgs;
 use crate::source::SourceArgs;
 use crate::store::{FleetArgs, MemoryArgs, StoreArgs};
@@ -24,13 +25,15 @@ pub(crate) struct Args {
     #[command(flatten)]
     rules: SourceArgs,
     #[command(flatten)]
+    data: DataArgs,
+    #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
     fleet: FleetArgs,
     #[command(flatten)]
-    beside: BesideArgs,
+    database: DatabaseArgs,
     #[command(flatten)]
     listen: ListenArgs,
     #[command(flatten)]
@@ -90,16 +93,14 @@ pub(crate) fn run(config: Config, terminal: &mut Terminal) -> anyhow::Result<Exi
 struct Started {
     server: Server,
     limiter: Arc<Limiter>,
-    beside: Option<Beside>,
+    database: ServerDatabase,
 }
 
 impl Started {
     async fn run(self, stop: impl Future<Output = ()>) {
         self.server.run(stop).await;
         self.limiter.store().close().await;
-        if let Some(beside) = self.beside {
-            beside.close().await;
-        }
+        self.database.close().await;
     }
 }
 
@@ -107,7 +108,7 @@ impl Started {
 async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> anyhow::Result<Started> {
     let args = &config.serve;
     let listen = args.listen.config(observe)?;
-    let source = args.rules.open().await?;
+    let source = args.rules.open(args.database.url()?, &args.data).await?;
     let number = u64::try_from(source.rules.rules().len()).unwrap_or(u64::MAX);
     let rules = format!("{}, {}", source.shown, count(number, "rule"));
     let store = match args.store.open(&args.memory).await? {
@@ -115,23 +116,18 @@ async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> any
         AnyStore::Redis(redis) => LeasedStore::bounded(redis, args.fleet.nodes, args.memory.bounds()).into(),
         store => store,
     };
-    let beside = args.beside.open(source.database(), &source.rules)?;
+    let database = args.database.open(source.database(), &args.data, &source.rules).await?;
     let has_example = is_starter_set(&source.rules);
     let limiter = Limiter::new(source.rules, store).with_nodes(args.fleet.nodes);
     let limiter = limiter.with_local_bounds(args.memory.bounds());
-    let limiter = Arc::new(match &beside {
-        Some(beside) => beside.equip(limiter),
-        None => limiter,
-    });
+    let limiter = Arc::new(database.equip(limiter));
     let mut app = App::new(Arc::clone(&limiter), source.home)
+        .with_violations(database.log().clone())
         .with_access(args.listen.access()?)
         .with_store_shown(&args.store.shown())
         .with_decisions(args.decisions)
         .with_identify(config.identify)
         .with_headers(config.headers);
-    if let Some(beside) = &beside {
-        app = app.with_violations(beside.log().clone());
-    }
     if let Some(folder) = &args.web_dir {
         app = app.with_web_dir(folder.clone());
     }
@@ -153,7 +149,7 @@ async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> any
     if let Err(error) = banner.print(terminal) {
         tracing::debug!(%error, "cannot print the first screen"); // which does not keep it from serving
     }
-    Ok(Started { server, limiter, beside })
+    Ok(Started { server, limiter, database })
 }
 
 /// What tells the server to stop.

@@ -9,6 +9,7 @@ use tollgate::{RuleSet, rules::STARTER};
 use tollgate_server::RulesHome;
 
 use crate::data::DataArgs;
+use crate::database::own;
 use crate::load;
 
 /// Whoever wrote the first rules into a fresh database.
@@ -16,16 +17,14 @@ const SEEDED_BY: &str = "tollgate";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SourceArgs {
-    /// The rules: a file, sqlite://path, postgres://user@host/name, or `-` for standard input; without it a database
-    /// in the data directory, which begins with a starter set
+    /// The rules: a file, sqlite://path, postgres://user@host/name, or `-` for standard input; without it they are in
+    /// the database (--database), which begins with a starter set
     #[arg(long = "rules", value_name = "FILE|URL", env = "TOLLGATE_RULES", hide_env_values = true)]
     rules: Option<PathBuf>,
-    /// A rules file to start with while the database of --rules is down and no rules are kept from before; the database's
-    /// own take effect as soon as it can be read
+    /// A rules file to start with while the database of the rules is down and no rules are kept from before; the
+    /// database's own take effect as soon as it can be read
     #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES_FALLBACK")]
     rules_fallback: Option<PathBuf>,
-    #[command(flatten)]
-    data: DataArgs,
 }
 
 /// Rules to serve by.
@@ -51,38 +50,51 @@ impl Source {
 }
 
 impl SourceArgs {
-    /// Loads the rules, and begins a database with the starter set where nothing else was asked for.
+    /// Loads the rules: those of `--rules`, else those of the database, which begins with the starter set.
     ///
     /// # Errors
     ///
     /// They cannot be read, or everything that is wrong with them.
-    pub(crate) async fn open(&self) -> anyhow::Result<Source> {
-        let is_elsewhere =
-            self.rules.as_ref().and_then(|rules| rules.to_str()).is_some_and(|url| url.contains("://"));
+    pub(crate) async fn open(&self, database: Option<&str>, data: &DataArgs) -> anyhow::Result<Source> {
+        let given = self.rules.as_deref();
+        // A misspelt scheme is not a file either; the database says so, without the password.
+        let url = given.and_then(|rules| rules.to_str()).filter(|text| text.contains("://"));
+        let is_given = url.is_some() || given.is_none() && database.is_some();
         ensure!(
-            self.rules_fallback.is_none() || is_elsewhere,
+            self.rules_fallback.is_none() || is_given,
             "--rules-fallback is for rules in a database; name it: --rules sqlite://path or postgres://user@host/name"
         );
-        let Some(given) = &self.rules else { return self.open_own().await };
-        match given.to_str() {
-            Some("-") => {
+        match (given, url, database) {
+            (_, Some(url), _) => self.open_database(url, data).await,
+            (None, _, Some(url)) => self.open_or_seed(url, data).await,
+            (None, _, None) => open_own(data).await,
+            (Some(given), ..) if load::is_stdin(given) => {
                 let text = load::text(given).context("cannot read the rules from standard input")?;
                 let rules = rules::parse("<stdin>", &text)?;
                 let shown = "standard input".to_owned();
                 Ok(Source { rules, follower: None, home: RulesHome::Fixed(shown.clone()), shown })
             }
-            // A misspelt scheme is no file either; the database says so, without the password.
-            Some(url) if url.contains("://") => self.open_database(url).await,
-            _ => follow(RuleSource::file(given), None, None).await,
+            (Some(given), ..) => follow(RuleSource::file(given), None, None).await,
         }
     }
 
-    /// A database that somebody else keeps; its last good rules are kept in case it is down at the next start.
-    async fn open_database(&self, url: &str) -> anyhow::Result<Source> {
-        let last_good = match self.data.folder() {
+    /// The database of `--database`.
+    async fn open_or_seed(&self, url: &str, data: &DataArgs) -> anyhow::Result<Source> {
+        let seeded = match Database::open(url).await {
+            Ok(database) => seed(database).await?,
+            Err(error) if error.is_transient() => false, // rules that were kept from before may serve
+            Err(error) => return Err(error.into()),
+        };
+        let source = self.open_database(url, data).await?;
+        Ok(if seeded { with_starter_set(source) } else { source })
+    }
+
+    /// A database that is named; its last good rules are kept in case it is down at the next start.
+    async fn open_database(&self, url: &str, data: &DataArgs) -> anyhow::Result<Source> {
+        let last_good = match data.folder() {
             Ok(folder) => Some(SnapshotFile::new(folder.join("rules.snapshot"))),
             Err(error) => {
-                let folder = self.data.shown();
+                let folder = data.shown();
                 tracing::warn!(folder, %error, "no data directory, so no start while the database is down");
                 None
             }
@@ -107,50 +119,55 @@ impl SourceArgs {
         let shown = RuleSource::database(url).shown().to_owned();
         Ok(home(started.map_err(explain)?, shown, Some(Database::later(url)?)))
     }
-
-    /// The database of our own.
-    async fn open_own(&self) -> anyhow::Result<Source> {
-        let cannot =
-            || format!("cannot make the data directory {}; name another with --data-dir", self.data.shown());
-        let path = self.data.folder().with_context(cannot)?.join("tollgate.db");
-        let url = own_url(&path);
-        let database = Database::open(&url).await.map_err(|error| self.explain_own(error))?;
-        database.verify_writable().map_err(|error| self.explain_own(error))?;
-        let book = RuleBook::new(database);
-        let seeded = book.seed(SEEDED_BY, rules::parse_drafts("starter.yaml", STARTER)?).await?;
-        book.database().close().await;
-        let source = follow(RuleSource::database(&url), None, Some(Database::later(&url)?)).await?;
-        let shown = match seeded {
-            true => format!("a starter set, now in {}; bring your own with --rules", path.display()),
-            false => path.display().to_string(),
-        };
-        Ok(Source { shown, ..source })
-    }
 }
 
-impl SourceArgs {
-    /// Why the database of our own cannot be opened.
-    fn explain_own(&self, error: DatabaseError) -> anyhow::Error {
-        let is_read_only = match &error {
-            DatabaseError::File { .. } => true,
-            DatabaseError::Unusable { problem, .. } => {
-                matches!(problem, FileProblem::ReadOnly(_) | FileProblem::ReadOnlyFolder(_))
-            }
-            _ => false,
-        };
-        let error = anyhow::Error::from(error);
-        if !is_read_only {
-            return error;
+/// The database of our own.
+async fn open_own(data: &DataArgs) -> anyhow::Result<Source> {
+    let cannot = || format!("cannot make the data directory {}; name another with --data-dir", data.shown());
+    data.folder().with_context(cannot)?;
+    let path = own(data);
+    let url = own_url(&path);
+    let database = Database::open(&url).await.map_err(|error| explain_own(error, data))?;
+    database.verify_writable().map_err(|error| explain_own(error, data))?;
+    let seeded = seed(database).await?;
+    let source = follow(RuleSource::database(&url), None, Some(Database::later(&url)?)).await?;
+    let source = Source { shown: path.display().to_string(), ..source };
+    Ok(if seeded { with_starter_set(source) } else { source })
+}
+
+/// Why the database of our own cannot be opened.
+fn explain_own(error: DatabaseError, data: &DataArgs) -> anyhow::Error {
+    let is_read_only = match &error {
+        DatabaseError::File { .. } => true,
+        DatabaseError::Unusable { problem, .. } => {
+            matches!(problem, FileProblem::ReadOnly(_) | FileProblem::ReadOnlyFolder(_))
         }
-        let folder = self.data.shown();
-        error.context(format!(
-            "the data directory {folder} cannot be written; make it writable, or name another with --data-dir"
-        ))
+        _ => false,
+    };
+    let error = anyhow::Error::from(error);
+    if !is_read_only {
+        return error;
     }
+    let folder = data.shown();
+    error.context(format!(
+        "the data directory {folder} cannot be written; make it writable, or name another with --data-dir"
+    ))
 }
 
-/// `?` and `%` in a path are not what they are in an address.
-fn own_url(path: &Path) -> String {
+/// Adds the starter set to a database that never had any rules; whether it did.
+async fn seed(database: Database) -> anyhow::Result<bool> {
+    let book = RuleBook::new(database);
+    let seeded = book.seed(SEEDED_BY, rules::parse_drafts("starter.yaml", STARTER)?).await?;
+    book.database().close().await;
+    Ok(seeded)
+}
+
+fn with_starter_set(source: Source) -> Source {
+    Source { shown: format!("a starter set, now in {}; bring your own with --rules", source.shown), ..source }
+}
+
+/// `?`, `%` and `#` in a path are not what they are in an address.
+pub(crate) fn own_url(path: &Path) -> String {
     let path = path.display().to_string().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     format!("sqlite://{path}")
 }

@@ -13,16 +13,25 @@ use tollgate::sql::Database;
 use tollgate_server::RulesHome;
 
 use crate::client::{Client, app, encoded};
+use crate::data::DataArgs;
+use crate::database::own;
 use crate::load::for_reading;
+use crate::source::own_url;
 use crate::table::table;
 use crate::terminal::Terminal;
 use crate::words::{count, grouped, printable};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The database: sqlite://path or postgres://user@host/name
-    #[arg(long = "rules", value_name = "URL", env = "TOLLGATE_RULES", hide_env_values = true)]
+    /// The database: sqlite://path or postgres://user@host/name; without it that of --rules, or tollgate.db in the data
+    /// directory
+    #[arg(long, value_name = "URL", env = "TOLLGATE_DATABASE", hide_env_values = true)]
     database: Option<String>,
+    /// The rules of the server, which are in the same database unless they are in a file
+    #[arg(long, value_name = "FILE|URL", env = "TOLLGATE_RULES", hide_env_values = true)]
+    rules: Option<String>,
+    #[command(flatten)]
+    data: DataArgs,
     /// Who was refused
     #[arg(long, value_name = "ID", env = "TOLLGATE_USER_ID")]
     user_id: Option<String>,
@@ -105,12 +114,17 @@ impl Args {
     }
 
     async fn log(&self) -> anyhow::Result<ViolationLog> {
-        let Some(url) = self.database.as_deref().filter(|text| Database::is_url(text)) else {
-            bail!(
-                "violations are in a database; name it: --rules sqlite://path or postgres://user@host/name"
-            );
+        let url = match (&self.database, &self.rules) {
+            (Some(url), _) if !Database::is_url(url) => {
+                bail!("--database is neither sqlite://path nor postgres://user@host/name"); // it may hold a password
+            }
+            (Some(url), _) => url.clone(),
+            (None, Some(rules)) if rules.contains("://") => rules.clone(),
+            (None, _) => own_url(&own(&self.data)),
         };
-        let log = ViolationLog::new(Database::open(&for_reading(url)).await?);
+        let way_out = "name the server's database with --database, or its data directory with --data-dir";
+        let database = Database::open(&for_reading(&url)).await.context(way_out)?;
+        let log = ViolationLog::new(database);
         match &self.hash_key_file {
             None => Ok(log),
             Some(path) => Ok(log.with_pseudonyms(pseudonyms(path)?)),

@@ -448,18 +448,6 @@ fn rules_of_a_file_are_listed_and_changed_in_the_file_only() {
     assert_eq!((&list["writable"], &list["rules"][0]["label"]), (&json!(false), &json!("one")));
     let refused = served.send("POST", "/v1/rules", r#"{"key": "global", "limit": "1/s"}"#);
     assert!(refused.starts_with("HTTP/1.1 409") && refused.contains(file.to_str().unwrap()), "{refused}");
-    let none = served.send("GET", "/v1/violations", "");
-    assert!(none.starts_with("HTTP/1.1 404") && none.contains("no violations are recorded"), "{none}");
-    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--default-plan", "free", "--rules"])
-        .arg(&file)
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.code() == Some(2) && told.contains("--default-plan looks plans up in a database"),
-        "{told}"
-    );
 }
 
 #[test]

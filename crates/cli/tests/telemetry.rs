@@ -205,7 +205,8 @@ async fn a_store_that_is_away_is_told_and_makes_nobody_unready() {
     poll::blocking("the store to be up", poll::PATIENCE, || {
         let told = served.get("/readyz");
         assert_eq!(status(&told), 200);
-        body(&told) == r#"{"ready":true,"store":"up","rules":"fresh","stopping":false}"#
+        body(&told)
+            == r#"{"ready":true,"store":"up","rules":"fresh","violations":"written","stopping":false}"#
     });
     drop(redis);
     poll::blocking("the store to be missed", poll::PATIENCE, || {

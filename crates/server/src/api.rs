@@ -524,11 +524,14 @@ pub struct FailurePolicyRules {
 }
 
 /// Recorded refusals.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ViolationStats {
     pub written: u64,
     pub dropped: u64,
     pub waiting: u64,
+    /// Why the database cannot be written to.
+    #[schema(required)]
+    pub error: Option<String>,
 }
 
 /// Decisions made without the store, for one policy and reason.

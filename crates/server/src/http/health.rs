@@ -8,6 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use tollgate::Violations;
 use utoipa::ToSchema;
 
 use super::App;
@@ -29,14 +30,17 @@ pub(super) struct Readiness {
     store: &'static str,
     /// `fresh`, or `stale` while their source cannot be read or is refused. Those from before decide.
     rules: &'static str,
+    /// `written`, `failing` while the database cannot be written to, or `off`. They wait in memory, and are dropped when there is
+    /// no room.
+    violations: &'static str,
     /// Whether the server is about to stop.
     stopping: bool,
 }
 
 /// Say whether requests should be sent here.
 ///
-/// A store that is away makes nobody unready: every node shares it, each rule says what happens meanwhile, and a fleet
-/// that is out of rotation as a whole answers nobody.
+/// A store that is unavailable does not make a node unready: every node shares it, each rule says what happens meanwhile,
+/// and a fleet that is out of rotation as a whole answers no requests. Decisions do not depend on the database either.
 #[utoipa::path(get, path = "/readyz", tag = "operating",
     responses(
         (status = 200, description = "they should", body = Readiness),
@@ -54,7 +58,12 @@ pub(super) async fn readyz(State(app): State<App>) -> Response {
     let stopping = app.traffic().stopping.load(Ordering::Relaxed);
     let status = if stopping { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let rules = if stale { "stale" } else { "fresh" };
-    (status, Json(Readiness { ready: !stopping, store, rules, stopping })).into_response()
+    let violations = match app.limiter.violations().map(Violations::write_error) {
+        None => "off",
+        Some(None) => "written",
+        Some(Some(_)) => "failing",
+    };
+    (status, Json(Readiness { ready: !stopping, store, rules, violations, stopping })).into_response()
 }
 
 /// Read the metrics: OpenMetrics text, or the Prometheus text format where `Accept` prefers `text/plain`.

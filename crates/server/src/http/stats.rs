@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use tollgate::audit::instant_text;
 use tollgate::core::rule::{FailurePolicy, Mode};
-use tollgate::{AnyStore, RuleSet};
+use tollgate::{AnyStore, RuleSet, Violations};
 
 use super::App;
 use super::decisions::millis;
@@ -25,7 +25,6 @@ pub(super) async fn stats(State(app): State<App>) -> Json<Stats> {
     let (now, recorder) = (app.limiter.clock().now(), &app.recorder);
     let rules = recorder.rules_by_refusals(MOST, &app.limiter.rules());
     let counted = app.limiter.degraded_decisions().into_iter().filter(|count| count.decisions > 0);
-    let violations = app.limiter.violations().map(|violations| violations.stats());
     Json(Stats {
         version: env!("CARGO_PKG_VERSION").into(),
         checks_at: app.checks_at.get().map(SocketAddr::to_string),
@@ -40,11 +39,7 @@ pub(super) async fn stats(State(app): State<App>) -> Json<Stats> {
         top_refused: recorder.top_refused(MOST),
         store: store(&app),
         rule_set: rule_set(&app),
-        violations: violations.map(|stats| ViolationStats {
-            written: stats.written,
-            dropped: stats.dropped,
-            waiting: stats.pending,
-        }),
+        violations: app.limiter.violations().map(violations),
         degraded: counted
             .map(|count| DegradedStats {
                 policy: count.policy.as_str().into(),
@@ -53,6 +48,16 @@ pub(super) async fn stats(State(app): State<App>) -> Json<Stats> {
             })
             .collect(),
     })
+}
+
+fn violations(violations: &Violations) -> ViolationStats {
+    let stats = violations.stats();
+    ViolationStats {
+        written: stats.written,
+        dropped: stats.dropped,
+        waiting: stats.pending,
+        error: violations.write_error(),
+    }
 }
 
 /// Since the server started, or as far as is looked back.

@@ -114,7 +114,7 @@ function healthOf({ store, rule_set: set, violations, degraded, version }) {
     known('In flight', store.in_flight), known('Outages', store.outages), known('Clock steps', store.clock_steps),
     ['Rules', [tag(set.error ? 'bad' : 'good', set.error ? 'old' : 'fresh'), ' ', plural(set.count, 'rule'), set.version ? `, version ${set.version}` : '']],
     ['From', h('span', { class: 'path' }, set.source)],
-    violations && ['Violations', `${number(violations.written)} written, ${number(violations.dropped)} dropped`],
+    violations && ['Violations', [violations.error ? h('span', { title: violations.error }, tag('bad', 'not written'), ' ') : '', `${number(violations.written)} written, ${number(violations.dropped)} dropped`]],
     ...degraded.map(({ policy, reason, decisions }) => [`Failed ${policy}`, `${number(decisions)}, ${reason}`]),
     ['Version', version],
   ]);

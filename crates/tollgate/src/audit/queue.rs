@@ -75,6 +75,7 @@ struct Queue {
     carried: Mutex<(Table, Table)>,
     written: AtomicU64,
     dropped: AtomicU64,
+    write_error: Mutex<Option<String>>,
     half_full: Notify,
 }
 
@@ -141,6 +142,7 @@ impl Violations {
             carried: Mutex::new((Table::default(), table())),
             written: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            write_error: Mutex::default(),
             half_full: Notify::new(),
         }))
     }
@@ -215,6 +217,20 @@ impl Violations {
             produced += shard.produced;
         }
         ViolationStats { produced, written, dropped, pending: produced.saturating_sub(written + dropped) }
+    }
+
+    /// Why the last access of the writer to its database failed, without a password; `None` after one that succeeded.
+    pub fn write_error(&self) -> Option<String> {
+        self.0.write_error.lock().clone()
+    }
+
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(super) fn set_write_error(&self, error: Option<&crate::sql::DatabaseError>) {
+        let text = error.map(|error| match error.reason() {
+            Some(reason) => format!("{error}: {reason}"),
+            None => error.to_string(),
+        });
+        *self.0.write_error.lock() = text;
     }
 
     /// Whether there is no hurry to drain it.

@@ -13,6 +13,8 @@ use crate::sql::{DatabaseError, each};
 const DELETE_BATCH_ROWS: usize = 1_000;
 /// How often to look for rows to delete, at least.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// The same after an error: it also tells whether the database has recovered.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long violations are kept. The rows may be a tenth more for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +36,8 @@ impl Default for Retention {
 #[derive(Debug)]
 pub(super) struct Sweep {
     retention: Retention,
-    looked_at: Option<Timestamp>,
+    /// Not before; none before the first look.
+    next: Option<Timestamp>,
     written: usize,
     /// The newest row to delete, while there are more.
     through: Option<Cursor>,
@@ -42,7 +45,7 @@ pub(super) struct Sweep {
 
 impl Sweep {
     pub(super) const fn new(retention: Retention) -> Self {
-        Sweep { retention, looked_at: None, written: 0, through: None }
+        Sweep { retention, next: None, written: 0, through: None }
     }
 
     /// Takes note of rows that came.
@@ -50,30 +53,33 @@ impl Sweep {
         self.written += rows;
     }
 
-    /// Deletes a few rows if any are due; answers whether there are more. After an error none are due for a while.
-    pub(super) async fn step(&mut self, log: &ViolationLog, now: Timestamp) -> Result<bool, DatabaseError> {
+    /// Deletes a few rows. After an error none are due for a while.
+    pub(super) async fn step(&mut self, log: &ViolationLog, now: Timestamp) -> Result<(), DatabaseError> {
         let step = self.try_step(log, now).await;
         if step.is_err() {
-            (self.looked_at, self.written, self.through) = (Some(now), 0, None);
+            (self.next, self.written, self.through) = (Some(now.after(RETRY_INTERVAL.into())), 0, None);
         }
         step
     }
 
-    async fn try_step(&mut self, log: &ViolationLog, now: Timestamp) -> Result<bool, DatabaseError> {
-        if self.through.is_none() && self.is_due(now) {
+    async fn try_step(&mut self, log: &ViolationLog, now: Timestamp) -> Result<(), DatabaseError> {
+        if self.through.is_none() {
             self.through = log.newest_to_forget(self.retention, now).await?;
-            (self.looked_at, self.written) = (Some(now), 0);
+            (self.next, self.written) = (Some(now.after(SWEEP_INTERVAL.into())), 0);
         }
-        let Some(through) = self.through else { return Ok(false) };
-        if log.forget(through).await? < DELETE_BATCH_ROWS {
+        if let Some(through) = self.through
+            && log.forget(through).await? < DELETE_BATCH_ROWS
+        {
             self.through = None;
         }
-        Ok(self.through.is_some())
+        Ok(())
     }
 
-    fn is_due(&self, now: Timestamp) -> bool {
+    /// Whether there may be rows to delete.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
         let many = self.written > 0 && self.written >= self.retention.rows / 10;
-        many || self.looked_at.is_none_or(|last| last.after(SWEEP_INTERVAL.into()) <= now || now < last)
+        let is_time = self.next.is_none_or(|next| next <= now || now.after(SWEEP_INTERVAL.into()) < next);
+        self.through.is_some() || many || is_time
     }
 }
 

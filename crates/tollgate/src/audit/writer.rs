@@ -198,6 +198,7 @@ impl Work {
                 if self.pause.take().is_some() {
                     tracing::info!("violations are written again");
                 }
+                self.violations.set_write_error(None);
                 Ok(())
             }
             Ok(Err(error)) if is_refusal(&error) => {
@@ -208,8 +209,9 @@ impl Work {
             Ok(Err(error)) => {
                 if self.pause.is_none() {
                     let error: &(dyn Error + 'static) = &error;
-                    tracing::warn!(error, "cannot write violations; trying again");
+                    tracing::warn!(error, "cannot write violations; retrying");
                 }
+                self.violations.set_write_error(Some(&error));
                 Err(Failure::Passing)
             }
             Err(error) => {
@@ -224,17 +226,23 @@ impl Work {
         *self.pause.insert(self.pause.map_or(first, |pause| (pause * 2).min(longest)))
     }
 
-    /// Deletes what is too old or too much, unless there is something to write.
+    /// Deletes what is too old or too much, as long as there is nothing to write.
     async fn forget(&mut self) {
-        loop {
+        while self.sweep.is_due(self.options.clock.now()) {
             match self.sweep.step(&self.log, self.options.clock.now()).await {
-                Ok(true) if self.backlog.is_empty() && self.violations.is_half_empty() => {}
-                Ok(_) => return,
+                Ok(()) if self.pause.is_none() => self.violations.set_write_error(None),
+                Ok(()) => {}
                 Err(error) => {
-                    let error: &(dyn Error + 'static) = &error;
-                    tracing::warn!(error, "cannot forget old violations; trying again");
+                    if self.violations.write_error().is_none() {
+                        let error: &(dyn Error + 'static) = &error;
+                        tracing::warn!(error, "cannot delete old violations; retrying");
+                    }
+                    self.violations.set_write_error(Some(&error));
                     return;
                 }
+            }
+            if !self.backlog.is_empty() || !self.violations.is_half_empty() {
+                return;
             }
         }
     }
