@@ -16,7 +16,7 @@
 -- what is rare is created on demand.
 
 local read, pack, floor, ceil, max, min = struct.unpack, struct.pack, math.floor, math.ceil, math.max, math.min
-local call = redis.call
+local call, digits = redis.call, string.format
 
 -- Algorithms: token bucket 1, interval bucket 2, leaky bucket 3, fixed window 4, log 5, counter 6, calendar window 7.
 local input = ARGV[1]
@@ -147,8 +147,8 @@ local function helpers()
     return state:sub(1, length), due, ledger, rest, at
   end
 
-  -- Reads a state that is not compact: three numbers, the last write, and where they exist a ledger and excess. Nothing, and
-  -- whether it is foreign, where it is not a state of this algorithm.
+  -- Reads any other wide state: three numbers, the last write, and where they exist a ledger and excess. Nothing, and whether
+  -- it is foreign, where it is not a state of this algorithm.
   function rare.read_wide(state, tag, n1, n2, n3)
     local ours = rare.is_ours(state)
     if not ours or #state == 12 or state:byte() % 16 ~= tag then
@@ -165,8 +165,6 @@ local function helpers()
     end
     if tag == 6 then
       wide[1], wide[2], wide[3], wide.last = read('<I4I4i7i7', state, place)
-    elseif tag == 1 or tag == 3 then
-      wide[1], wide[2], wide.last = read('<I7I7i7', state, place)
     else
       wide[1], wide[2], wide.last = read('<I7i7i7', state, place)
     end
@@ -355,15 +353,17 @@ local function open(row, stored)
   if kind == 5 then return log.open(KEYS[row], mode, cost, n1, n2) end
   local tag = kind == 7 and 4 or kind
 
-  local last, x, wide
+  local last, x, a, b, c, wide
   if stored then
     if #stored == 12 and stored:byte() % 16 == tag + 8 then
       local head, low
       head, low, x = read('<BI6I5', stored)
       last = floor(head / 16) * 281474976710656 + low
+    elseif #stored == 22 and stored:byte() == tag and tag ~= 6 then
+      a, b, last = read('<I7i7i7', stored, 2)
     else
       wide = (rare or helpers()).read_wide(stored, tag, n1, n2, n3)
-      last = wide.last
+      a, b, c, last = wide[1], wide[2], wide[3], wide.last
     end
   end
   -- A clock behind the last write by at most a second is late: the last write is now. Behind by more it was set back,
@@ -386,7 +386,7 @@ local function open(row, stored)
         debt = (x - code_then) / 2048
         if code_then ~= code then units_then = floor(code_then / 16) * 10 ^ (code_then % 16) end
       else
-        debt, units_then = wide[1], wide[2]
+        debt, units_then = a, b
       end
       if units_then ~= units or debt > capacity * units or wide and (wide.excess or wide.due) then
         debt, excess = (rare or helpers()).debt(debt, units_then, last, wide, capacity, rate, units)
@@ -406,7 +406,7 @@ local function open(row, stored)
     local limit, count, from, to, is_first = nil, 0, nil, nil, false
     if last then
       last = last + shift
-      if x then count, from = x, last else count, from = wide[1], wide[2] + shift end
+      if x then count, from = x, last else count, from = a, b + shift end
     end
     local due = wide and wide.due
     if kind == 7 then
@@ -454,7 +454,7 @@ local function open(row, stored)
         local since = x % 268435456
         used, anchor = (x - since) / 268435456, last - since
       else
-        used, anchor = wide[1], wide[2]
+        used, anchor = a, b
       end
       anchor, last = anchor + shift, last + shift
       if used > capacity or wide and wide.excess then
@@ -502,7 +502,7 @@ local function open(row, stored)
         current = x % 1048576
         previous, start = (x - current) / 1048576, 0
       else
-        previous, current, start = wide[1], wide[2], wide[3] + shift
+        previous, current, start = a, b, c + shift
       end
       last = last + shift
       -- A lease that has ended is a charge at its end; after the last of them comes now.
@@ -636,8 +636,8 @@ local function write(key, bucket, take, changed)
   else
     local ttl = max(1, ceil((idle_at - now) / 1000))
     if injected then ttl = max(ttl, 3600000) end
-    -- The absolute form is cheaper; injected time is not that of Redis.
-    local form, expiry = 'PXAT', floor(now / 1000) + ttl
+    -- The absolute form is cheaper, and so are digits that Redis need not format; injected time is not that of Redis.
+    local form, expiry = 'PXAT', digits('%d', floor(now / 1000) + ttl)
     if injected then form, expiry = 'PX', ttl end
     if not state then
       call('PEXPIRE', key, ttl)
