@@ -249,11 +249,11 @@ async fn trace(seed: u64, store: &RedisStore, clock: &Clock) -> u64 {
                 let call = LeaseCall {
                     boundary,
                     returned: random.choose(&[0, 0, 2, 100]) * units + random.choose(&[0, 0, 1]),
-                    returned_rate: random.choose(&[0, 0, 5_000, 100_000]),
-                    keeps: random.choose(&[0, 1, 10, 100_000]) * units,
+                    rate: random.choose(&[0, 0, 5_000, 100_000]),
+                    has: random.choose(&[0, 1, 10, 100_000]) * units,
                     demand: random.choose(&[0, 1, 3, 20, 500]),
                     own_demand: random.choose(&[0, 1, 20, 500, 700]),
-                    wants: random.choose(&[Wants::Lease, Wants::Lease, Wants::Lease, Wants::Nothing]),
+                    wants: random.choose(&[Wants::Lease, Wants::Lease, Wants::More, Wants::Nothing]),
                     lease_time: random.choose(&[
                         Micros::new(100_000),
                         Micros::new(100_000),
@@ -346,8 +346,8 @@ async fn a_key_does_not_expire_before_what_was_lent_under_a_larger_limit_is_earn
         let call = LeaseCall {
             boundary: None,
             returned: 0,
-            returned_rate: 0,
-            keeps: 0,
+            rate: 0,
+            has: 0,
             demand: 400,
             own_demand: 400,
             wants: Wants::Lease,

@@ -262,8 +262,8 @@ async fn what_is_lent_first_is_remembered_until_it_would_be_earned_back() {
         let call = LeaseCall {
             boundary: None,
             returned: 0,
-            returned_rate: 0,
-            keeps: 0,
+            rate: 0,
+            has: 0,
             demand: 200,
             own_demand: 200,
             wants: Wants::Lease,
@@ -290,11 +290,11 @@ async fn a_node_that_returns_both_its_leases_leaves_nothing_out_after_the_bounda
     let store = store.connect().await.unwrap();
     let limit: Limit = "1000 every 1d".parse().unwrap();
     let bucket = OneBucket::new(&limit, "a");
-    let call = |boundary, returned, keeps, wants| LeaseCall {
+    let call = |boundary, returned, has, wants| LeaseCall {
         boundary,
         returned,
-        returned_rate: 0,
-        keeps,
+        rate: 0,
+        has,
         demand: 100,
         own_demand: 100,
         wants,

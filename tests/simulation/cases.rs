@@ -215,6 +215,49 @@ fn what_is_given_back_cannot_be_spent_as_well() {
 }
 
 #[test]
+fn a_surplus_that_is_returned_takes_its_capacity_with_it() {
+    // If its capacity stayed with the node, the lease would refill what the parent has again.
+    let mut bucket = Bucket::new("100000/s burst 1000");
+    let mut node = leased(&mut bucket, 0);
+    let units = Terms::of(&bucket.limit).units;
+    let (had, out) =
+        (node.content(now(60 * MS)), bucket.at(60 * MS, |parent| parent.ledger().unwrap().out()));
+    _ = node.ask(1, now(60 * MS));
+    let (call, called) = node.call(Heat::ANY, LEASE_TIME, NEAR, now(60 * MS)).unwrap();
+    assert_eq!(call.wants, Wants::Lease);
+    assert!(call.returned > 0, "it was asked for one token and has {had}");
+    let grant = bucket.at(60 * MS, |parent| parent.lend(&call));
+    node.granted(called, &grant, now(60 * MS));
+    let content = grant.lease.map_or(0, |lease| lease.content);
+    let after = bucket.at(60 * MS, |parent| parent.ledger().unwrap().out());
+    assert_eq!(after, out - call.returned + content, "it is off the ledger");
+    let full = node.content(now(75 * MS));
+    assert!(full <= out - call.returned, "{full} of {} units", (out - call.returned) / units);
+}
+
+#[test]
+fn a_lease_that_runs_dry_is_made_larger_while_the_parent_has_tokens() {
+    let mut bucket = Bucket::new("1000/s burst 10000");
+    let mut node = NodeBucket::new(&bucket.limit, 0);
+    for _ in 0..5 {
+        _ = node.ask(1, now(0));
+    }
+    let first = bucket.lend(&mut node, 0).unwrap().lease.unwrap();
+    assert!(spend(&mut node, 0) < 2_000, "it was sized for a few requests");
+    let rest = bucket.tokens(0);
+    let more = bucket.lend(&mut node, 0).unwrap().lease.unwrap();
+    assert_eq!((more.starts, more.ends), (None, first.ends), "of the same period");
+    let passed = spend(&mut node, 0);
+    assert!(passed > 0 && passed + bucket.tokens(0) <= rest, "{passed} of {rest}");
+    // A store that has nothing more to lend is not asked again in this period.
+    bucket.drain(0);
+    spend(&mut node, 0);
+    let nothing = bucket.lend(&mut node, 0).unwrap();
+    assert!(nothing.lease.is_none_or(|lease| lease.content == 0), "{nothing:?}");
+    assert_eq!(bucket.lend(&mut node, MS), None);
+}
+
+#[test]
 fn a_return_that_arrives_after_its_boundary_is_ignored() {
     let mut bucket = Bucket::new("10/s burst 100");
     let mut other = Bucket::new("10/s burst 100");

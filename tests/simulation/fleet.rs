@@ -227,6 +227,11 @@ impl Fleet {
         }
     }
 
+    /// Requests that were decided at the store until now.
+    fn charges(&self) -> usize {
+        self.messages.iter().filter(|sent| matches!(sent.message, Message::Charge { .. })).count()
+    }
+
     fn admit(&mut self, node: usize, cost: u64) {
         self.nodes[node].admitted += cost;
         self.admitted.push((self.now, cost));
@@ -349,6 +354,18 @@ fn the_burst_of_a_limit_is_spent_by_nodes_that_start_together() {
     let admitted = fleet.admitted.len();
     println!("4 nodes, 50/s burst 2000: {admitted} admitted in the first 2 s");
     assert!(admitted > 1_900, "{admitted} of 2100");
+    fleet.check();
+}
+
+/// Leases that are sized for the first few requests run dry within milliseconds. The burst is in the parent then.
+#[test]
+fn the_burst_of_a_hot_limit_is_spent_on_leases_from_the_first_milliseconds_on() {
+    let mut fleet = Fleet::new("50000/s burst 100000", 300, &[37_500.0; 4]);
+    let stretch = fleet.run(2 * SECOND);
+    let (charges, calls) = (fleet.charges(), fleet.calls);
+    println!("4 nodes, 50000/s burst 100000, 3 times the limit: {charges} of {calls} calls are decisions");
+    assert!(stretch.utilisation > 1.95, "the burst and two seconds: {stretch:?}");
+    assert!(charges < 600 && calls < 1_200, "{charges} of {calls} calls, and 300,000 requests");
     fleet.check();
 }
 

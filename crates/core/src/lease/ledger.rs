@@ -524,10 +524,11 @@ impl<'l> ParentBucket<'l> {
     /// Answers a node: takes what it gives back, counts its demand, and grants a lease.
     pub fn lend(&mut self, call: &LeaseCall) -> Grant {
         if let (Some(ledger), Some(boundary)) = (&mut self.ledger, call.boundary) {
-            ledger.take_off(boundary, call.returned, call.returned_rate);
+            let rate = if call.wants == Wants::Nothing { call.rate } else { 0 };
+            ledger.take_off(boundary, call.returned, rate);
             self.changed = true;
         }
-        let lends = call.wants == Wants::Lease && is_lent(self.limit);
+        let lends = call.wants != Wants::Nothing && is_lent(self.limit);
         let lease = if lends { self.grant(call) } else { None };
         self.grant_of(lease)
     }
@@ -551,11 +552,14 @@ impl<'l> ParentBucket<'l> {
         let has_lease = call.boundary.is_some() && call.boundary == ledger.this.end;
         let this_end = ledger.this.end.or_else(|| self.boundary_after(at, ledger.lease_time))?;
         ledger.this.end = Some(this_end);
-        let lease = if has_lease {
-            let next_end = ledger.next.end.or_else(|| self.boundary_after(this_end, ledger.lease_time));
-            next_end.and_then(|end| self.grant_next(&mut ledger, call, end))
-        } else {
-            self.grant_now(&mut ledger, call, this_end)
+        let lease = match call.wants {
+            Wants::Lease if has_lease => {
+                let next_end = ledger.next.end.or_else(|| self.boundary_after(this_end, ledger.lease_time));
+                next_end.and_then(|end| self.grant_next(&mut ledger, call, end))
+            }
+            // The lease that was to be more has ended.
+            Wants::More if !has_lease => None,
+            _ => self.grant_now(&mut ledger, call, this_end),
         };
         // A ledger without leases is kept as well: it knows the demand.
         self.bucket.touch();
@@ -563,33 +567,37 @@ impl<'l> ParentBucket<'l> {
         lease
     }
 
-    /// A lease for the rest of this period.
+    /// A lease for the rest of this period, or what makes the lease that the node has larger: what it will ask for at this pace
+    /// until the boundary, where more than the next lease holds would be lost.
     fn grant_now(&mut self, ledger: &mut Ledger, call: &LeaseCall, ends: Timestamp) -> Option<Lease> {
-        let content = self.bucket.room_units().saturating_sub(ledger.out());
-        let part = self.part(ledger, call, ledger.this.rate);
+        let is_more = call.wants == Wants::More;
+        let (has, has_rate) = if is_more { (call.has, call.rate) } else { (0, 0) };
+        let time_left = |amount: u64| share(amount, ends.since(self.at).get(), ledger.lease_time.get());
+        let left = self.bucket.room_units().saturating_sub(ledger.out());
+        let part = self.part(ledger, call, (ledger.this.rate, has_rate));
         if !part.is_worth_a_lease(self.terms.refill) {
             return None;
         }
-        let lease = if self.terms.refill > 0 {
+        let (content, capacity, rate) = if self.terms.refill > 0 {
             let room = self.capacity().saturating_sub(ledger.out() + part.reserved(self.terms.units));
-            let capacity = part.capacity(self.capacity(), &self.terms).min(room);
+            let whole = part.capacity(self.capacity(), &self.terms);
+            let wanted = if is_more { time_left(whole / 2).saturating_sub(has) } else { whole };
+            let capacity = wanted.min(room);
             // What the parent holds above its new capacity moves with the lease.
             let debt = self.capacity().saturating_sub(self.bucket.room_units());
             let least = capacity.saturating_sub(debt);
-            let fair = share(content, part.rate, self.terms.parts.saturating_sub(ledger.this.rate));
-            let moved = fair.max(least).min(capacity).min(content);
-            if capacity < self.terms.units {
-                return None; // no request could be decided on it
-            }
-            self.bucket.forgive_units(capacity - moved);
-            Lease { starts: None, ends, content: moved, capacity, rate: part.rate }
+            let fair = share(left, part.demand, part.total);
+            (fair.max(least).min(capacity).min(left), capacity, part.rate)
         } else {
-            let tokens = part.tokens(content, 2 * part.demand);
-            Lease { starts: None, ends, content: tokens, capacity: tokens, rate: 0 }
+            let demand = if is_more { time_left(part.demand) } else { 2 * part.demand };
+            let tokens = part.tokens(left, demand.saturating_sub(has));
+            (tokens, tokens, 0)
         };
-        if lease.capacity == 0 {
-            return None;
+        if capacity < self.terms.units {
+            return None; // no request could be decided on it
         }
+        self.bucket.forgive_units(capacity - content);
+        let lease = Lease { starts: None, ends, content, capacity, rate };
         ledger.this.out += lease.capacity;
         ledger.this.rate += lease.rate;
         Some(lease)
@@ -599,17 +607,17 @@ impl<'l> ParentBucket<'l> {
     fn grant_next(&mut self, ledger: &mut Ledger, call: &LeaseCall, ends: Timestamp) -> Option<Lease> {
         let starts = ledger.this.end;
         let content = self.bucket.room_units().saturating_sub(ledger.out());
-        let part = self.part(ledger, call, ledger.next.rate);
+        let part = self.part(ledger, call, (ledger.next.rate, 0));
         let lease = if self.terms.refill > 0 {
             let room = self.capacity().saturating_sub(ledger.next.out + part.reserved(self.terms.units));
             let capacity = part.capacity(self.capacity(), &self.terms).min(room);
             let fair = share(content, part.rate, self.terms.parts.saturating_sub(ledger.next.rate));
-            let moved = fair.min(capacity.saturating_sub(call.keeps)).min(content);
+            let moved = fair.min(capacity.saturating_sub(call.has)).min(content);
             Lease { starts, ends, content: moved, capacity, rate: part.rate }
         } else {
             // No more is kept than is out and not kept by another node.
             let kept = ledger.next.out - ledger.ahead;
-            let keeps = call.keeps.min(ledger.this.out.saturating_sub(kept));
+            let keeps = call.has.min(ledger.this.out.saturating_sub(kept));
             let tokens = part.tokens(content, (2 * part.demand).saturating_sub(keeps));
             Lease { starts, ends, content: tokens, capacity: keeps + tokens, rate: 0 }
         };
@@ -623,8 +631,8 @@ impl<'l> ParentBucket<'l> {
         Some(lease)
     }
 
-    /// The node's part of what can be lent for a period, of whose rate `lent` parts are lent already.
-    fn part(&self, ledger: &Ledger, call: &LeaseCall, lent: u64) -> Part {
+    /// The node's part of what can be lent for a period, of whose rate `lent` parts are lent, `has` of them to the node.
+    fn part(&self, ledger: &Ledger, call: &LeaseCall, (lent, has): (u64, u64)) -> Part {
         let Terms { units, refill, parts } = self.terms;
         let [last, this] = ledger.demand;
         let refilled = share(refill, ledger.lease_time.get(), units).min(MAX_DEMAND);
@@ -632,8 +640,13 @@ impl<'l> ParentBucket<'l> {
         let total = last.all().max(this.all()).max(refilled / 2).max(1);
         let (demand, exact) = (call.own_demand.min(MAX_DEMAND), last.exact.max(this.exact));
         let kept = share(parts, exact, total).max(u64::from(exact > 0));
-        let rate = share(parts, demand, total).min(parts.saturating_sub(lent).saturating_sub(kept));
-        Part { rate, demand, exact, total, tokens: share(refilled, rate, parts) }
+        let free = parts.saturating_sub(lent).saturating_sub(kept);
+        // The demand of nodes that come next is not known yet: half is for them, unless half is less than a token.
+        let is_useful = share(refilled.min(self.limit.capacity()), free / 2, parts) > 0;
+        let free = if call.boundary.is_none() && is_useful { free / 2 } else { free };
+        let rate = share(parts, demand, total).saturating_sub(has).min(free);
+        let whole_rate = has.saturating_add(rate).min(parts);
+        Part { rate, whole_rate, demand, exact, total, tokens: share(refilled, whole_rate, parts) }
     }
 
     /// The first boundary that is at least half a lease time away; `None` if the window ends before.
@@ -736,12 +749,13 @@ impl<'l> ParentBucket<'l> {
 /// What one node may get.
 #[derive(Debug, Clone, Copy)]
 struct Part {
-    /// Parts of the refill rate.
+    /// Parts of the refill rate that it may get, and these with what it has in this period.
     rate: u64,
+    whole_rate: u64,
     demand: u64,
     exact: u64,
     total: u64,
-    /// What the rate refills in a lease time, in whole tokens.
+    /// What the whole rate refills in a lease time, in whole tokens.
     tokens: u64,
 }
 
@@ -760,7 +774,7 @@ impl Part {
     /// for what the rate refills until it is renewed. The rest of a burst is the parent's, for whichever node needs it.
     fn capacity(&self, of: u64, terms: &Terms) -> u64 {
         let need = 2 * (self.demand + self.tokens + 1);
-        share(of, self.rate, terms.parts).min(need.saturating_mul(terms.units))
+        share(of, self.whole_rate, terms.parts).min(need.saturating_mul(terms.units))
     }
 
     /// Units of capacity that stay with the parent: one token while there are exact callers.

@@ -67,10 +67,10 @@ pub struct LeaseCall {
     pub boundary: Option<Timestamp>,
     /// Units that the node gives back, tokens together with as much capacity. It has subtracted them from its lease.
     pub returned: u64,
-    /// Parts of the refill rate that it gives back.
-    pub returned_rate: u64,
+    /// Parts of the refill rate that the lease has. They are given back if the node wants nothing.
+    pub rate: u64,
     /// Units in the lease, those of requests in flight included: what a token lease must cover in the next period.
-    pub keeps: u64,
+    pub has: u64,
     /// Tokens that requests asked for since the last call, refused requests included.
     pub demand: u64,
     /// The same with what this node's calls have reported in this period already: its part of the demand.
@@ -81,13 +81,16 @@ pub struct LeaseCall {
     pub lease_time: Micros,
 }
 
-/// What a call wants.
+/// What a call wants. Its number is what the script reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Wants {
     /// Nothing: the node gives its lease back.
-    Nothing,
+    Nothing = 0,
     /// A lease: for the next period if it has one in this period, else for the rest of this one.
-    Lease,
+    Lease = 1,
+    /// More for the rest of this period: requests ask for more than the lease was sized for.
+    More = 2,
 }
 
 /// The store's reply to a [`LeaseCall`].

@@ -10,7 +10,7 @@
 //! `min(c', x' + old content)`; of that, what the old lease did not have is locked until the second. Until then it refills
 //! at the smaller of the two rates, up to the smaller of the two capacities. So a renewal leaves no gap.
 
-use super::{DRIFT, Grant, Lease, LeaseCall, MAX_LEASE_TIME, Terms, Wants, share};
+use super::{DRIFT, Grant, LEASE_TIME, Lease, LeaseCall, MAX_LEASE_TIME, Terms, Wants, share};
 use crate::limit::Limit;
 use crate::tier::{Growth, Verdict};
 use crate::time::{Micros, Timestamp};
@@ -68,6 +68,7 @@ pub struct Called {
     /// The instant before it was sent, on the node's clock.
     sent: Timestamp,
     number: u64,
+    wants: Wants,
 }
 
 impl Called {
@@ -92,6 +93,8 @@ pub struct NodeBucket {
     calls: u64,
     /// No call before this: the last one was lost, or nothing could be lent.
     quiet_until: Timestamp,
+    /// The period in which nothing more could be lent.
+    exhausted: Option<Timestamp>,
     demand: DemandCount,
     refusal: Option<Refusal>,
     told: Told,
@@ -219,6 +222,7 @@ impl NodeBucket {
             called: None,
             calls: 0,
             quiet_until: never,
+            exhausted: None,
             demand: DemandCount::default(),
             refusal: None,
             told: Told::default(),
@@ -315,8 +319,8 @@ impl NodeBucket {
         self.epoch += 1;
     }
 
-    /// The call to send now, if one is due: for a first lease of a hot key, or for the next period when no more than `lead`
-    /// is left of this one.
+    /// The call to send now, if one is due: for a first lease of a hot key, for the next period when no more than `lead` is
+    /// left of this one, or for more when this one runs dry while the parent has tokens.
     pub fn call(
         &mut self,
         heat: Heat,
@@ -325,15 +329,26 @@ impl NodeBucket {
         now: Timestamp,
     ) -> Option<(LeaseCall, Called)> {
         self.roll(now);
-        if self.called.is_some() || self.next.is_some() {
+        if self.called.is_some() || now < self.quiet_until {
             return None;
         }
         let per_second = self.demand.per_second(now);
-        let is_due = match &self.this {
-            Some(part) => part.overlap.is_none() && part.stops.since(now) <= lead && per_second >= heat.cold,
-            None => per_second >= heat.hot,
+        let wants = match &self.this {
+            Some(part) if part.overlap.is_some() || per_second < heat.cold => return None,
+            Some(part) if self.next.is_none() && part.stops.since(now) <= lead => Wants::Lease,
+            Some(part) if self.needs_more(part, per_second, round_trip) => Wants::More,
+            None if self.next.is_none() && per_second >= heat.hot => Wants::Lease,
+            _ => return None,
         };
-        (is_due && now >= self.quiet_until).then(|| self.send(Wants::Lease, round_trip, now))
+        Some(self.send(wants, round_trip, now))
+    }
+
+    /// Whether the lease will soon be dry while the parent has tokens.
+    fn needs_more(&self, part: &Part, per_second: u64, round_trip: Micros) -> bool {
+        let soon = share(per_second, LEASE_TIME.get() / 8 + round_trip.get(), 1_000_000);
+        part.content / self.terms.units < soon
+            && self.told.remaining > self.limit / FEW
+            && self.exhausted != Some(part.boundary)
     }
 
     /// The call that gives the lease back, if the node stops or the key has become cold.
@@ -370,27 +385,25 @@ impl NodeBucket {
     fn send(&mut self, wants: Wants, round_trip: Micros, now: Timestamp) -> (LeaseCall, Called) {
         let boundary = self.this.map(|part| part.boundary);
         let (demand, own_demand) = self.demand.report(boundary, self.terms.refill > 0, now);
-        let (returned, returned_rate) = match (wants, &mut self.this) {
-            (Wants::Nothing, Some(part)) => (part.content, part.rate),
-            (Wants::Lease, Some(part)) => {
-                (part.give_up_surplus(demand.saturating_mul(2 * self.terms.units)), 0)
-            }
-            (_, None) => (0, 0),
+        let returned = match (wants, &mut self.this) {
+            (Wants::Nothing, Some(part)) => part.content,
+            (Wants::Lease, Some(part)) => part.give_up_surplus(demand.saturating_mul(2 * self.terms.units)),
+            _ => 0,
         };
         let this = self.this;
         let call = LeaseCall {
             boundary,
             returned,
-            returned_rate,
-            keeps: this.map_or(0, |part| self.content_of(&part)),
+            rate: this.map_or(0, |part| part.rate),
+            has: this.map_or(0, |part| self.content_of(&part)),
             demand,
             own_demand,
             wants,
             lease_time: lease_time(round_trip),
         };
         self.calls += 1;
-        let called = Called { sent: now, number: self.calls };
-        self.called = (wants == Wants::Lease).then_some(called);
+        let called = Called { sent: now, number: self.calls, wants };
+        self.called = (wants != Wants::Nothing).then_some(called);
         (call, called)
     }
 
@@ -407,11 +420,19 @@ impl NodeBucket {
         self.renew_refusal(grant, lease, now);
         match (lease, grant.lease) {
             (Some(part), Some(Lease { starts: Some(_), .. })) => self.next = Some(part),
+            (Some(part), _) if called.wants == Wants::More => match &mut self.this {
+                Some(this) if this.boundary == part.boundary => this.add(&part),
+                _ => self.strand(grant.lease),
+            },
             (Some(part), _) => {
                 // A lease that the store does not know is void.
                 self.drop_lease();
                 self.demand.reported.0 = Some(part.boundary);
                 self.this = Some(part);
+            }
+            (None, late) if called.wants == Wants::More => {
+                self.strand(late);
+                self.exhausted = self.this.map(|part| part.boundary);
             }
             (None, late) => {
                 self.strand(late);
@@ -586,6 +607,13 @@ impl Part {
     /// Units that a request may take.
     fn spendable(&self) -> u64 {
         self.content - self.overlap.map_or(0, |overlap| overlap.locked)
+    }
+
+    /// Another lease of the same period: they are one.
+    fn add(&mut self, other: &Part) {
+        self.content += other.content;
+        self.capacity += other.capacity;
+        self.rate += other.rate;
     }
 
     /// Takes what exceeds a need out of the lease, tokens and capacity: the next leases of all nodes share it by demand.

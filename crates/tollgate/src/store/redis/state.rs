@@ -29,7 +29,7 @@
 
 use tollgate_core::Timestamp;
 use tollgate_core::algorithm::{Count, Counts, Debt, Entry, Excess, Log, Spent, State};
-use tollgate_core::lease::{LeaseCall, Ledger, Wants};
+use tollgate_core::lease::{LeaseCall, Ledger};
 use tollgate_core::limit::{AlgorithmName, MAX_EXACT};
 
 /// The bytes of each number of a ledger.
@@ -190,11 +190,11 @@ pub(super) fn put_call(call: &LeaseCall, out: &mut Vec<u8>) {
     let short = |number: u64| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
     put(call.boundary.map_or(Ledger::NO_END, Timestamp::as_micros), out);
     put(number(call.returned), out);
-    out.extend_from_slice(&short(call.returned_rate));
-    put(number(call.keeps), out);
+    out.extend_from_slice(&short(call.rate));
+    put(number(call.has), out);
     put(number(call.demand), out);
     put(number(call.own_demand), out);
-    out.push(u8::from(call.wants == Wants::Lease));
+    out.push(call.wants as u8);
     out.extend_from_slice(&short(call.lease_time.get()));
 }
 

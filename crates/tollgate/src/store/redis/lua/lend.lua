@@ -1,7 +1,7 @@
 -- Lends a part of one bucket to a node, after taking what the node gives back: `ParentBucket::lend` of core.
 --
--- ARGV[1]  after the row, `core::lease::LeaseCall`: boundary, returned, returned rate, what the node keeps, demand since its last
---          call and in this period, whether it wants a lease, lease time
+-- ARGV[1]  after the row, `core::lease::LeaseCall`: boundary, returned, the lease's rate, what it has, demand since its last call and
+--          in this period, what the node wants (0 nothing, 1 a lease, 2 more for this period), lease time
 --
 -- Answers  as a charge, then the lease: 0 none, 1 from now, 2 from the next boundary; its end, content, capacity and rate
 
@@ -12,7 +12,7 @@ if not bucket then return pack('<i7', now) end
 if not rare then helpers() end
 if type(stored) == 'table' then bucket.foreign = not rare.is_log(key) end
 
-local boundary, returned, returned_rate, keeps, reported, demand, wants, lease_time = read('<i7I7I4I7I7I7BI4', input, 61)
+local boundary, returned, has_rate, has, reported, demand, wants, lease_time = read('<i7I7I4I7I7I7BI4', input, 61)
 local kind, _, _, n1, n2, n3 = read('<BBI7i7i7i7', input, 17)
 local units, refill, parts = rare.terms(kind == 7 and 4 or kind, n1, n2, n3)
 local at, ledger = bucket.at, bucket.ledger
@@ -22,7 +22,7 @@ demand = min(demand, rare.MAX_DEMAND) -- of this node in this period
 
 if ledger and boundary ~= NO_END then
   changed = true
-  rare.take_off(ledger, boundary, returned, returned_rate)
+  rare.take_off(ledger, boundary, returned, wants == 0 and has_rate or 0)
 end
 
 -- floor(a * b / c)
@@ -31,15 +31,20 @@ local function share(a, b, c)
   return quotient
 end
 
--- The node's part of what can be lent for a period: parts of the rate, the demand of exact callers and of all, and what the
--- rate refills in a lease time.
-local function part_of(lent)
+-- The node's part of what can be lent for a period, of whose rate it has some already: parts of the rate, the demand of exact
+-- callers and of all, its whole rate, and what that refills in a lease time.
+local function part_of(lent, has_rate)
   local refilled = min(share(refill, ledger.lease_time, units), rare.MAX_DEMAND)
   local total = max(ledger.last_leased + ledger.last_exact, ledger.leased + ledger.exact, floor(refilled / 2), 1)
   local exact = max(ledger.last_exact, ledger.exact)
   local kept = max(share(parts, exact, total), exact > 0 and 1 or 0)
-  local rate = min(share(parts, demand, total), max(0, max(0, parts - lent) - kept))
-  return rate, exact, total, share(refilled, rate, parts)
+  local free = max(0, max(0, parts - lent) - kept)
+  -- The demand of nodes that come next is not known yet: half is for them, unless half is less than a token.
+  local half = floor(free / 2)
+  if boundary == NO_END and share(min(refilled, n1), half, parts) > 0 then free = half end
+  local rate = min(max(0, share(parts, demand, total) - has_rate), free)
+  local whole = min(has_rate + rate, parts)
+  return rate, exact, total, whole, share(refilled, whole, parts)
 end
 
 -- Tokens of a limit without rate: as many as the node wants, up to its part of half of those that are left.
@@ -57,39 +62,43 @@ end
 
 local function grant_now(ends)
   local out = ledger.this_out + ledger.ahead
-  local rate, exact, total, tokens = part_of(ledger.this_rate)
+  if wants == 1 then has, has_rate = 0, 0 end
+  local function time_left(amount) return share(amount, ends - at, ledger.lease_time) end
+  local rate, exact, total, whole, tokens = part_of(ledger.this_rate, has_rate)
   -- Less than a token in a lease time is decided here. A lease is renewed with less, since it keeps its content.
   if refill > 0 and tokens == 0 then return end
   local content, capacity
   if refill > 0 then
     local left = max(0, full - bucket.debt - out)
-    capacity = min(capacity_of(rate, tokens), max(0, full - out - (exact > 0 and units or 0)))
-    local fair = rate > 0 and floor(left * rate / (parts - ledger.this_rate)) or 0
-    -- What the parent holds above its new capacity moves with the lease.
+    capacity = capacity_of(whole, tokens)
+    if wants == 2 then capacity = max(0, time_left(floor(capacity / 2)) - has) end
+    capacity = min(capacity, max(0, full - out - (exact > 0 and units or 0)))
     if capacity < units then return end -- no request could be decided on it
-    content = min(max(fair, capacity - bucket.debt), capacity, left)
+    -- What the parent holds above its new capacity moves with the lease.
+    content = min(max(share(left, demand, total), capacity - bucket.debt), capacity, left)
     bucket.debt = max(0, bucket.debt - (capacity - content))
   else
-    content = tokens_of(max(0, (bucket.whole or bucket.room) - out), 2 * demand, exact, total)
+    local wanted = max(0, (wants == 2 and time_left(demand) or 2 * demand) - has)
+    content = tokens_of(max(0, (bucket.whole or bucket.room) - out), wanted, exact, total)
+    if content == 0 then return end
     capacity, rate = content, 0
   end
-  if capacity == 0 then return end
   ledger.this_out, ledger.this_rate = ledger.this_out + capacity, ledger.this_rate + rate
   return 1, ends, content, capacity, rate
 end
 
 local function grant_next(ends)
   local out = ledger.this_out + ledger.ahead
-  local rate, exact, total, tokens = part_of(ledger.next_rate)
+  local rate, exact, total, whole, tokens = part_of(ledger.next_rate, 0)
   local content, capacity
   if refill > 0 then
     local left = max(0, full - bucket.debt - out)
-    capacity = min(capacity_of(rate, tokens), max(0, full - ledger.next_out - (exact > 0 and units or 0)))
+    capacity = min(capacity_of(whole, tokens), max(0, full - ledger.next_out - (exact > 0 and units or 0)))
     local fair = rate > 0 and floor(left * rate / (parts - ledger.next_rate)) or 0
-    content = min(fair, max(0, capacity - keeps), left)
+    content = min(fair, max(0, capacity - has), left)
   else
     -- No more is kept than is out and not kept by another node.
-    local kept = min(keeps, max(0, ledger.this_out - (ledger.next_out - ledger.ahead)))
+    local kept = min(has, max(0, ledger.this_out - (ledger.next_out - ledger.ahead)))
     content = tokens_of(max(0, (bucket.whole or bucket.room) - out), max(0, 2 * demand - kept), exact, total)
     capacity, rate = kept + content, 0
   end
@@ -100,7 +109,7 @@ local function grant_next(ends)
 end
 
 local lease, ends, content, capacity, rate
-if wants == 1 and kind ~= 3 and (kind ~= 1 or parts >= 1024) then
+if wants > 0 and kind ~= 3 and (kind ~= 1 or parts >= 1024) then
   local fresh = not ledger
   ledger = ledger or rare.new_ledger(lease_time, units, refill, parts)
   local this_end = ledger.this_end
@@ -110,11 +119,11 @@ if wants == 1 and kind ~= 3 and (kind ~= 1 or parts >= 1024) then
     ledger.leased = min(ledger.leased + reported, rare.MAX_DEMAND)
     local has_lease = boundary ~= NO_END and boundary == ledger.this_end
     ledger.this_end = this_end
-    if has_lease then
+    if has_lease and wants == 1 then
       local next_end = ledger.next_end
       if next_end == NO_END then next_end = rare.boundary_after(bucket, this_end, ledger.lease_time) end
       if next_end then lease, ends, content, capacity, rate = grant_next(next_end) end
-    else
+    elseif has_lease or wants == 1 then
       lease, ends, content, capacity, rate = grant_now(this_end)
     end
     changed = true
