@@ -190,14 +190,9 @@ impl Shared {
         let shared = Arc::clone(self);
         let ending = async move {
             let deadline = Instant::now() + shared.timeout;
-            let ended = shared.ask_for(&part, header, deadline, script::read_ended).await;
-            let late = match &ended {
-                Ok((ran, late)) => {
-                    shared.note(ran);
-                    *late
-                }
-                Err(_) => 1,
-            };
+            let command = |header: &Header| part.call(header);
+            let ended = shared.run_script(part.slot, header, deadline, command, script::read_ended).await;
+            let late = *ended.as_ref().unwrap_or(&1);
             if header.op == RELEASE && late > 0 {
                 let error = ended
                     .err()

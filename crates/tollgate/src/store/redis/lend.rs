@@ -6,7 +6,7 @@ use tollgate_core::lease::{Grant, LeaseCall};
 use tollgate_core::{Descriptor, Enforcement, Micros, Op, Rule, StoreError};
 
 use super::part::Place;
-use super::script::{self, DEBIT, Reply, Script};
+use super::script::{self, DEBIT, Header, Reply, Script};
 use super::{RedisStore, state};
 
 impl RedisStore {
@@ -37,7 +37,6 @@ impl RedisStore {
         let input = (Op::Charge as u8, Demand { cost: 0, max_wait: Micros::MAX }, put_call);
         let read = |value| script::read_lease(value, call);
         let (done, lease) = self.ask_place(Script::Lend, place, input, deadline, read).await?;
-        self.shared.note(&done.ran);
         if lease.is_some() {
             self.shared.topology.wrote(place.slot);
         }
@@ -48,9 +47,7 @@ impl RedisStore {
     pub(crate) async fn debit(&self, place: &Place, cost: u64) -> Result<u64, StoreError> {
         let deadline = Instant::now() + self.timeout();
         let input = (DEBIT, Demand { cost, max_wait: Micros::MAX }, |_: &mut Vec<u8>| {});
-        let (ran, charged) =
-            self.ask_place(Script::Settle, place, input, deadline, script::read_debited).await?;
-        self.shared.note(&ran);
+        let charged = self.ask_place(Script::Settle, place, input, deadline, script::read_debited).await?;
         self.shared.topology.wrote(place.slot);
         Ok(charged)
     }
@@ -74,7 +71,7 @@ impl RedisStore {
         self.shared.topology.call(slot, &call, deadline, script::read_nodes).await
     }
 
-    /// Calls a script for one bucket; a second time if the calendar windows that were sent are not those of Redis' clock.
+    /// Calls a script for one bucket.
     async fn ask_place<T>(
         &self,
         script: Script,
@@ -83,23 +80,15 @@ impl RedisStore {
         deadline: Instant,
         read: impl Fn(redis::Value) -> Option<Reply<T>>,
     ) -> Result<T, StoreError> {
-        let mut header = self.header(Op::Charge, demand.max_wait, false);
-        header.op = op;
-        for _ in 0..2 {
+        let command = |header: &Header| {
             let mut input = header.input(2, false);
             let Place { limit, window, .. } = place;
             let mode = (Enforcement::Enforce, false);
             script::put_row(limit, *window, mode, demand.cost, header.around, &mut input);
             put_rest(&mut input);
-            let call = script.call([place.key.as_slice()].into_iter(), &input);
-            match self.shared.topology.call(place.slot, &call, deadline, &read).await? {
-                Reply::Done(done) => return Ok(done),
-                Reply::OtherTime(now) => {
-                    self.shared.note_time(now);
-                    header.around = now;
-                }
-            }
-        }
-        Err(StoreError::Unreachable)
+            script.call([place.key.as_slice()].into_iter(), &input)
+        };
+        let header = self.shared.header(op, demand.max_wait, false);
+        self.shared.run_script(place.slot, header, deadline, command, read).await
     }
 }

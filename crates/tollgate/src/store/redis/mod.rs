@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::{FromRedisValue, Value};
+use redis::{Cmd, FromRedisValue, Value};
 use rustls::ClientConfig;
 use tokio::time::Instant;
 use tollgate_core::algorithm::{State, start_on_the_clock};
@@ -49,7 +49,7 @@ pub(crate) use self::address::{Address, at};
 use self::hold::is_lost;
 use self::link::Counters;
 use self::part::Part;
-use self::script::{Done, HOLD, Header, Ran, Reply};
+use self::script::{Done, HOLD, Header, Reply};
 use self::topology::Topology;
 use super::{Call, Store, run_concurrently};
 use crate::clock::Clock;
@@ -282,26 +282,31 @@ impl RedisStore {
 }
 
 impl Shared {
-    /// Calls the script; a second time if the calendar windows that were sent are not those of Redis' clock.
+    /// Decides the rows of a part.
     async fn ask(&self, part: &Part, header: Header, deadline: Instant) -> Result<Done, StoreError> {
         let (rows, is_hold) = (part.rows.len(), header.op == HOLD);
-        let done = self.ask_for(part, header, deadline, |value| Done::read(value, rows, is_hold)).await?;
-        self.note(&done.ran);
-        Ok(done)
+        let read = |value| Done::read(value, rows, is_hold);
+        self.run_script(part.slot, header, deadline, |header| part.call(header), read).await
     }
 
-    /// The same with another answer.
-    async fn ask_for<T>(
+    /// Calls a script; a second time if the calendar windows that were sent are not those of Redis' clock.
+    async fn run_script<T>(
         &self,
-        part: &Part,
+        slot: u16,
         mut header: Header,
         deadline: Instant,
+        command: impl Fn(&Header) -> Cmd,
         read: impl Fn(Value) -> Option<Reply<T>>,
     ) -> Result<T, StoreError> {
         for _ in 0..2 {
-            let command = part.call(&header);
-            match self.topology.call(part.slot, &command, deadline, &read).await? {
-                Reply::Done(done) => return Ok(done),
+            let command = command(&header);
+            match self.topology.call(slot, &command, deadline, &read).await? {
+                Reply::Done(ran, done) => {
+                    self.note_time(ran.now);
+                    self.clock_steps.fetch_add(ran.clock_steps, Ordering::Relaxed);
+                    self.foreign.fetch_add(ran.foreign, Ordering::Relaxed);
+                    return Ok(done);
+                }
                 Reply::OtherTime(now) => {
                     self.note_time(now);
                     header.around = now;
@@ -316,12 +321,6 @@ impl Shared {
         let around = injected.unwrap_or_else(|| self.redis_time());
         let lease_time = Micros::from(self.timeout).clamp(LEASE_TIME, MAX_LEASE_TIME);
         Header { op, refused, injected, max_wait, around, lease_time }
-    }
-
-    fn note(&self, ran: &Ran) {
-        self.note_time(ran.now);
-        self.clock_steps.fetch_add(ran.clock_steps, Ordering::Relaxed);
-        self.foreign.fetch_add(ran.foreign, Ordering::Relaxed);
     }
 
     fn note_time(&self, now: Timestamp) {

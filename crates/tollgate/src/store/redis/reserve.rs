@@ -15,11 +15,11 @@ use redis::Value;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tollgate_core::algorithm::Window;
-use tollgate_core::{Draft, Enforcement, Limit, Micros, Op, StoreError};
+use tollgate_core::{Draft, Enforcement, Limit, Micros};
 
 use super::RedisStore;
 use super::part::{Part, Place};
-use super::script::{self, Reply, SETTLE, Script};
+use super::script::{self, Header, SETTLE, Script};
 use super::state::{self, Fields};
 use crate::reserve::{ReservationId, SettleError, Settled, Tag};
 use crate::store::Call;
@@ -175,11 +175,10 @@ impl RedisStore {
     ) -> Result<Settled, SettleError> {
         let places: Option<Vec<Place>> = buckets.iter().map(ReservedBucket::place).collect();
         let places = places.ok_or(SettleError::Gone)?;
-        let mut header = self.header(Op::Charge, Micros::MAX, false);
-        header.op = SETTLE;
+        let header = self.shared.header(SETTLE, Micros::MAX, false);
         let number = |number: u64| number.min(script::BEYOND).cast_signed();
         let slot = self.shared.topology.slot(record);
-        for _ in 0..2 {
+        let command = |header: &Header| {
             let mut input = header.input(2 * buckets.len(), true);
             for (place, bucket) in places.iter().zip(buckets) {
                 let cost = bucket.price.saturating_mul(reserved.abs_diff(actual));
@@ -194,21 +193,11 @@ impl RedisStore {
                 state::put(number(bucket.price.max(1)), &mut input);
             }
             let keys = places.iter().map(|place| place.key.as_slice()).chain([record]);
-            let call = Script::Settle.call(keys, &input);
-            match self.shared.topology.call(slot, &call, deadline, script::read_settled).await? {
-                Reply::Done((ran, answer)) => {
-                    self.shared.note(&ran);
-                    self.shared.topology.wrote(slot);
-                    return read_settled(&answer).ok_or(SettleError::Gone);
-                }
-                // The calendar windows that were sent are not those of Redis' clock.
-                Reply::OtherTime(now) => {
-                    self.shared.note_time(now);
-                    header.around = now;
-                }
-            }
-        }
-        Err(StoreError::Unreachable.into())
+            Script::Settle.call(keys, &input)
+        };
+        let answer = self.shared.run_script(slot, header, deadline, command, script::read_settled).await?;
+        self.shared.topology.wrote(slot);
+        read_settled(&answer).ok_or(SettleError::Gone)
     }
 }
 

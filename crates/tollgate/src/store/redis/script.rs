@@ -191,7 +191,7 @@ pub(super) fn put_row(
 #[derive(Debug)]
 pub(super) enum Reply<T> {
     /// It did what it was asked.
-    Done(T),
+    Done(Ran, T),
     /// Nothing was done: the windows of a calendar did not reach to Redis' time, which is this.
     OtherTime(Timestamp),
 }
@@ -243,22 +243,23 @@ fn read<T>(value: Value, rest: impl FnOnce(Ran, &[u8]) -> Option<T>) -> Option<R
         return Some(Reply::OtherTime(now));
     }
     let (clock_steps, foreign) = (fields.two_bytes()?.into(), fields.two_bytes()?.into());
-    rest(Ran { now, clock_steps, foreign }, fields.0).map(Reply::Done)
+    let ran = Ran { now, clock_steps, foreign };
+    rest(ran, fields.0).map(|rest| Reply::Done(ran, rest))
 }
 
 /// The answer to the end of holds: how many had reached their boundary.
-pub(super) fn read_ended(value: Value) -> Option<Reply<(Ran, u64)>> {
-    read(value, |ran, rest| Some((ran, Fields(rest).two_bytes()?.into())))
+pub(super) fn read_ended(value: Value) -> Option<Reply<u64>> {
+    read(value, |_, rest| Fields(rest).two_bytes().map(u64::from))
 }
 
 /// The answer to a debit: how much was charged.
-pub(super) fn read_debited(value: Value) -> Option<Reply<(Ran, u64)>> {
-    read(value, |ran, rest| Some((ran, Fields(rest).number()?)))
+pub(super) fn read_debited(value: Value) -> Option<Reply<u64>> {
+    read(value, |_, rest| Fields(rest).number())
 }
 
 /// The answer to a settlement: the record.
-pub(super) fn read_settled(value: Value) -> Option<Reply<(Ran, Vec<u8>)>> {
-    read(value, |ran, rest| Some((ran, rest.to_vec())))
+pub(super) fn read_settled(value: Value) -> Option<Reply<Vec<u8>>> {
+    read(value, |_, rest| Some(rest.to_vec()))
 }
 
 /// The answer about membership: how many nodes there are, and how many have a smaller id.
@@ -424,7 +425,7 @@ mod tests {
         bytes.extend_from_slice(&[0, 0, 0, 0]);
         bytes.extend_from_slice(&[1, 2, 0, 7, 7]);
         let answer = |bytes: &[u8], rows| Done::read(Value::BulkString(bytes.to_vec()), rows, false);
-        assert!(matches!(answer(&bytes, 1), Some(Reply::Done(done)) if done.allows(0)));
+        assert!(matches!(answer(&bytes, 1), Some(Reply::Done(_, done)) if done.allows(0)));
         assert!(answer(&bytes, 2).is_none());
         assert!(answer(&bytes[..bytes.len() - 1], 1).is_none());
         assert!(matches!(answer(&bytes[..7], 1), Some(Reply::OtherTime(_))));

@@ -21,14 +21,14 @@ use crate::store::StoreError;
 /// How many keys to look for at once.
 const SCAN_COUNT: usize = 500;
 
-/// One Redis, the one that sentinels name, or many.
+/// One Redis, or many.
 #[derive(Debug)]
 pub(super) enum Topology {
-    One(Link),
-    Sentinel {
+    /// A Redis at a fixed address, or the one that sentinels name.
+    One {
         link: Arc<Link>,
-        /// They end with the store.
-        _listeners: JoinSet<()>,
+        /// Of the sentinels. They end with the store.
+        listeners: JoinSet<()>,
     },
     Cluster(Cluster),
 }
@@ -44,18 +44,20 @@ impl Topology {
         let dial = |info| Dial { info, tls: tls.clone() };
         let whole = |dialer| {
             let target = Target { shown: config.shown(), dialer, kind: Kind::Whole };
-            Link::start(config, target, Arc::clone(counters))
+            Arc::new(Link::start(config, target, Arc::clone(counters)))
         };
         match address {
-            Address::One(info) => Topology::One(whole(Dialer::Fixed(Box::new(dial(info))))),
+            Address::One(info) => {
+                let link = whole(Dialer::Fixed(Box::new(dial(info))));
+                Topology::One { link, listeners: JoinSet::new() }
+            }
             Address::Sentinel { sentinels, name, node } => {
                 let sentinels = sentinels.into_iter().map(&dial).collect();
                 let timeout = config.connect_timeout;
                 let known = Default::default();
                 let sentinels = Arc::new(Sentinels { sentinels, name, node: dial(node), timeout, known });
-                let link = Arc::new(whole(Dialer::Sentinels(Arc::clone(&sentinels))));
-                let listeners = sentinels.listen(&link);
-                Topology::Sentinel { link, _listeners: listeners }
+                let link = whole(Dialer::Sentinels(Arc::clone(&sentinels)));
+                Topology::One { listeners: sentinels.listen(&link), link }
             }
             Address::Cluster(nodes) => {
                 let seeds = nodes.into_iter().map(dial).collect();
@@ -74,10 +76,11 @@ impl Topology {
         read: impl Fn(Value) -> Option<T>,
     ) -> Result<T, StoreError> {
         match self {
-            Topology::One(link) => link.call(command, deadline, read).await,
-            Topology::Sentinel { link, .. } => match link.call(command, deadline, &read).await {
-                // It was the primary, and has done nothing; the link looks for the new one.
-                Err(StoreError::Rejected { code: "READONLY" }) => link.call(command, deadline, read).await,
+            Topology::One { link, listeners } => match link.call(command, deadline, &read).await {
+                // It was the primary, and has done nothing; the link asks the sentinels for the new one.
+                Err(StoreError::Rejected { code: "READONLY" }) if !listeners.is_empty() => {
+                    link.call(command, deadline, read).await
+                }
                 answer => answer,
             },
             Topology::Cluster(cluster) => cluster.call(slot, command, deadline, read).await,
@@ -97,8 +100,7 @@ impl Topology {
     /// Whether it is known that a call for a slot would fail.
     pub(super) fn is_down(&self, slot: u16) -> bool {
         match self {
-            Topology::One(link) => link.is_down(),
-            Topology::Sentinel { link, .. } => link.is_down(),
+            Topology::One { link, .. } => link.is_down(),
             Topology::Cluster(cluster) => cluster.is_down(slot),
         }
     }
@@ -106,8 +108,7 @@ impl Topology {
     /// A charge was written in a slot.
     pub(super) fn wrote(&self, slot: u16) {
         match self {
-            Topology::One(link) => link.wrote(),
-            Topology::Sentinel { link, .. } => link.wrote(),
+            Topology::One { link, .. } => link.wrote(),
             Topology::Cluster(cluster) => cluster.wrote(slot),
         }
     }
@@ -115,8 +116,7 @@ impl Topology {
     /// Waits for the outcome of the first attempt to connect, to all there are.
     pub(super) async fn settled(&self) -> Result<(), StoreError> {
         match self {
-            Topology::One(link) => link.settled().await,
-            Topology::Sentinel { link, .. } => link.settled().await,
+            Topology::One { link, .. } => link.settled().await,
             Topology::Cluster(cluster) => {
                 for node in cluster.nodes() {
                     node.link.settled().await?;
@@ -129,8 +129,7 @@ impl Topology {
     /// Whether decisions are made everywhere.
     pub(super) fn is_up(&self) -> bool {
         match self {
-            Topology::One(link) => link.is_up(),
-            Topology::Sentinel { link, .. } => link.is_up(),
+            Topology::One { link, .. } => link.is_up(),
             Topology::Cluster(cluster) => {
                 cluster.is_covered() && cluster.nodes().iter().all(|node| node.link.is_up())
             }
@@ -140,8 +139,7 @@ impl Topology {
     /// Whether decisions are made where a slot is.
     pub(super) fn reaches(&self, slot: u16) -> bool {
         match self {
-            Topology::One(link) => link.is_reachable(),
-            Topology::Sentinel { link, .. } => link.is_reachable(),
+            Topology::One { link, .. } => link.is_reachable(),
             Topology::Cluster(cluster) => cluster.reaches(slot),
         }
     }
@@ -149,8 +147,7 @@ impl Topology {
     /// How many decisions wait.
     pub(super) fn in_flight(&self) -> usize {
         match self {
-            Topology::One(link) => link.in_flight(),
-            Topology::Sentinel { link, .. } => link.in_flight(),
+            Topology::One { link, .. } => link.in_flight(),
             Topology::Cluster(cluster) => cluster.nodes().iter().map(|node| node.link.in_flight()).sum(),
         }
     }
@@ -158,8 +155,7 @@ impl Topology {
     /// Deletes every key of a pattern, wherever it is.
     pub(super) async fn delete(&self, pattern: &str, timeout: Duration) -> Result<(), StoreError> {
         match self {
-            Topology::One(link) => self.delete_at(link, pattern, timeout).await,
-            Topology::Sentinel { link, .. } => self.delete_at(link, pattern, timeout).await,
+            Topology::One { link, .. } => self.delete_at(link, pattern, timeout).await,
             Topology::Cluster(cluster) => {
                 for node in cluster.nodes() {
                     let node: &Node = &node;
