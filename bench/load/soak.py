@@ -49,11 +49,12 @@ class Soak:
             file.write(RULES)
         database = f"sqlite://{self.work}/rules.db"
         subprocess.run([self.binary, "rules", "import", rules, "--rules", database], check=True, stdout=subprocess.DEVNULL)
+        self.data = os.path.join(self.work, "data")
         ready = os.path.join(self.work, "ready.json")
         self.server = subprocess.Popen(
             [self.binary, "serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--rules", database, "--ready-file", ready]
             + ["--store", f"redis://127.0.0.1:{self.redis_port}", "--store-deadline-ms", "1000"],
-            env={**os.environ, "TOLLGATE_DATA_DIR": os.path.join(self.work, "data")},
+            env={**os.environ, "TOLLGATE_DATA_DIR": self.data},
             stdout=subprocess.DEVNULL,
             stderr=open(os.path.join(self.work, "log"), "w"),
         )
@@ -61,6 +62,8 @@ class Soak:
         with open(ready) as file:
             addresses = json.load(file)
         self.address, self.admin = addresses["http"], addresses["admin"]
+        with open(os.path.join(self.data, "token")) as file:
+            self.token = file.read().strip().rsplit(":", 1)[-1]
 
     def count(self, what, number=1):
         with self.lock:
@@ -96,14 +99,15 @@ class Soak:
 
     def reload(self, number):
         limit = f"900000/s burst {1_000_001 + number % 1000}"
-        edit = [self.binary, "rules", "edit", "everybody", "--limit", limit, "--server", f"http://{self.admin}"]
+        edit = [self.binary, "rules", "edit", "everybody", "--limit", limit, "--data-dir", self.data]
         edited = subprocess.run(edit, stdout=subprocess.DEVNULL, timeout=30).returncode == 0
         self.count("rules edited" if edited else "error: reload")
 
     def listen(self, number):
         host, port = self.admin.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=10) as listener:
-            listener.sendall(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            head = f"GET /v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {self.token}\r\n\r\n"
+            listener.sendall(head.encode())
             until = time.monotonic() + 1 + number % 4
             while time.monotonic() < until and listener.recv(65536):
                 pass
@@ -148,7 +152,7 @@ class Soak:
 
     def count_what_the_server_counted(self):
         connection = http.client.HTTPConnection(self.admin, timeout=10)
-        connection.request("GET", "/v1/stats")
+        connection.request("GET", "/v1/stats", headers={"Authorization": f"Bearer {self.token}"})
         stats = json.loads(connection.getresponse().read())
         connection.close()
         for what, number in {**stats["totals"], "violations written": stats["violations"]["written"],

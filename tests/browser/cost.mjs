@@ -58,7 +58,7 @@ async function round(server, traffic) {
 /** A reader of the event stream that does nothing with it; resolves when its first event is there. */
 function stream(server) {
   return new Promise((resolve, reject) => {
-    const request = get(`${server.url}/v1/events`, { agent: false }, (response) => {
+    const request = get(`${server.url}/v1/events`, { agent: false, headers: { authorization: `Bearer ${server.token}` } }, (response) => {
       if (response.statusCode !== 200) return reject(new Error(`a stream was answered ${response.statusCode}`));
       response.on('data', () => resolve(request));
     });

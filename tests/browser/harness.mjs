@@ -1,6 +1,6 @@
 // A real server on a free port with a folder of its own, and Debian's Chromium.
 
-import { spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { access, mkdtemp, readFile, rm } from 'node:fs/promises';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -30,9 +30,10 @@ export async function startServer(...more) {
   const folder = await mkdtemp(join(tmpdir(), 'tollgate-browser-'));
   const ready = join(folder, 'ready.json');
   const child = spawn(program, ['serve', '--data-dir', 'data', '--ready-file', ready, ...more],
-    { cwd: folder, env: { TOLLGATE_HTTP: '127.0.0.1:0', TOLLGATE_ADMIN: '127.0.0.1:0', ...process.env }, stdio: ['ignore', 'ignore', 'pipe'] });
+    { cwd: folder, env: { TOLLGATE_HTTP: '127.0.0.1:0', TOLLGATE_ADMIN: '127.0.0.1:0', ...process.env }, stdio: ['ignore', 'pipe', 'pipe'] });
   endWithUs(child);
-  let log = '';
+  let [log, screen] = ['', ''];
+  child.stdout.on('data', (text) => { screen += text; });
   child.stderr.on('data', (text) => { log = (log + text).slice(-10_000); });
   const gone = new Promise((resolve) => child.once('exit', resolve).once('error', resolve));
   let ended = false;
@@ -42,10 +43,13 @@ export async function startServer(...more) {
     return access(ready).then(() => true, () => false);
   });
   const { http, admin } = JSON.parse(await readFile(ready, 'utf8'));
+  const token = (await readFile(join(folder, 'data/token'), 'utf8')).trim().split(':').pop();
   const isData = (path) => /^\/v1\/(check|peek|refund|reserve|settle|authz)/.test(path);
   return {
     url: `http://${admin}`,
     checks: `http://${http}`,
+    /** The secret of the server's own token. */
+    token,
     pid: child.pid,
     folder,
     async stop() {
@@ -53,9 +57,20 @@ export async function startServer(...more) {
       await gone;
       await rm(folder, { recursive: true, force: true });
     },
+    /** The login link of the first screen. */
+    link: () => eventually('the login link', () => /http\S+#\/login\/\w+/.exec(screen)?.[0]),
+    /** The link that `tollgate dashboard` prints. */
+    newLink: () => new Promise((resolve, reject) => {
+      execFile(program, ['dashboard'], { env: { TOLLGATE_DATA_DIR: join(folder, 'data') } },
+        (error, printed) => (error ? reject(error) : resolve(printed.trim())));
+    }),
     /** A call to its API; the JSON of the answer. */
     async call(method, path, body, headers = {}) {
-      const response = await fetch(`http://${isData(path) ? http : admin}${path}`, { method, headers, body: body && JSON.stringify(body) });
+      const response = await fetch(`http://${isData(path) ? http : admin}${path}`, {
+        method,
+        headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json', ...headers },
+        body: body && JSON.stringify(body),
+      });
       return response.status === 204 ? null : response.json();
     },
   };

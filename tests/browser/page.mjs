@@ -9,9 +9,14 @@ const isAnAnswer = (message) => /status of (400|401|403|404|412|422|429|503)/.te
   && new URL(message.location().url).pathname.startsWith('/v1/');
 
 /** Opens a page; `close` fails if anything was complained about. */
-export async function openPage(browser, server, { hash = '#/overview', scheme = 'light', width = 1280, height = 800, ...options } = {}) {
+export async function openPage(browser, server, { hash = '#/overview', scheme = 'light', width = 1280, height = 800, signedIn = true, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, ...options });
   context.setDefaultTimeout(PATIENCE_MS);
+  // As whoever starts the server, unless a test signs in by itself.
+  if (signedIn) {
+    const answer = await context.request.post(`${server.url}/v1/session`, { data: { token: server.token } });
+    assert.equal(answer.status(), 200);
+  }
   const page = await context.newPage();
   const complaints = [];
   page.on('console', (message) => {
@@ -38,3 +43,9 @@ export async function onPage(browser, server, options, body) {
 
 /** A part of the page by the title it has. */
 export const part = (page, title) => page.getByRole('heading', { name: title, exact: true }).locator('xpath=ancestor::section');
+
+/** Signs in with the server's own token, in the dialog. */
+export async function signIn(page, server) {
+  await page.getByRole('dialog', { name: 'Sign in', exact: true }).getByLabel('Token').fill(server.token);
+  await page.keyboard.press('Enter');
+}

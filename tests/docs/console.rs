@@ -5,6 +5,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use tollgate_tests::postgres::Postgres;
+use tollgate_tests::token;
 
 use crate::markdown::{Block, Page};
 use crate::program::{Scratch, Server, built, root};
@@ -113,7 +114,11 @@ async fn run(blocks: &[Vec<Exchange>]) -> Vec<Vec<String>> {
             let serve = command.strip_prefix("tollgate serve").and_then(|rest| rest.strip_suffix('&'));
             if let Some(args) = serve {
                 let args: Vec<&str> = args.split_whitespace().collect();
-                server = Some(Server::start(&args, &scratch.0).await);
+                let started = Server::start(&args, &scratch.0).await;
+                // The page makes this file once; each of its servers has a token of its own.
+                let lines = token::lines(&started.data()).replace('\r', "");
+                fs::write(scratch.0.join("admin"), lines).expect("a writable folder");
+                server = Some(started);
             }
             let command = match &server {
                 _ if serve.is_some() => ":".to_owned(),
@@ -125,6 +130,7 @@ async fn run(blocks: &[Vec<Exchange>]) -> Vec<Vec<String>> {
         let output = Command::new("bash")
             .args(["-c", &script])
             .env("BUILT", built())
+            .env("XDG_DATA_HOME", server.as_ref().map_or_else(|| scratch.0.join("share"), Server::share))
             .current_dir(&scratch.0)
             .output()
             .expect("bash starts; the Debian package is `bash`");
@@ -132,13 +138,17 @@ async fn run(blocks: &[Vec<Exchange>]) -> Vec<Vec<String>> {
         let mut parts = text.split(&format!("{MARK}\n")).map(str::to_owned).collect::<Vec<_>>();
         parts.truncate(block.len());
         assert_eq!(parts.len(), block.len(), "the shell gave up: {text}");
-        printed.extend(
-            parts.iter().map(|part| {
-                part.trim_end().lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
-            }),
-        );
+        printed.extend(parts.iter().map(|part| {
+            let lines = part.trim_end().lines().map(|line| line.trim_end().to_owned());
+            lines.filter(|line| !names_the_source(line)).collect::<Vec<_>>()
+        }));
     }
     printed
+}
+
+/// Whether a line says where rules or answers come from, which the pages leave out.
+fn names_the_source(line: &str) -> bool {
+    line.starts_with("asking the server at ") || line.starts_with("no server is running")
 }
 
 /// Errors are printed too, everybody is ann, the built programs are found, and an example is run without building it again.

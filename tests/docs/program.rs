@@ -10,6 +10,8 @@ use tollgate_tests::poll;
 /// Where the docs say the server listens.
 const DOCUMENTED: &str = "127.0.0.1:8080";
 const DOCUMENTED_ADMIN: &str = "127.0.0.1:8081";
+/// Where they say its data is.
+const DOCUMENTED_DATA: &str = "~/.local/share/tollgate";
 
 /// The folder of the project.
 pub(crate) fn root() -> PathBuf {
@@ -71,7 +73,7 @@ pub(crate) struct Server {
     http: String,
     admin: String,
     /// Its ready file and its data.
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl Server {
@@ -83,7 +85,8 @@ impl Server {
             .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ready-file"])
             .arg(&ready)
             .args(args)
-            .env("TOLLGATE_DATA_DIR", scratch.0.join("data"))
+            .env_remove("TOLLGATE_DATA_DIR")
+            .env("XDG_DATA_HOME", scratch.0.join("share"))
             .current_dir(folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -99,12 +102,23 @@ impl Server {
         let ready: serde_json::Value = serde_json::from_str(&text).expect("addresses as JSON");
         let [http, admin] =
             ["http", "admin"].map(|name| ready[name].as_str().expect("an address").to_owned());
-        Server { child, http, admin, _scratch: scratch }
+        Server { child, http, admin, scratch }
     }
 
     /// A command of the docs, sent to this server.
     pub(crate) fn here(&self, command: &str) -> String {
-        command.replace(DOCUMENTED, &self.http).replace(DOCUMENTED_ADMIN, &self.admin)
+        let here = command.replace(DOCUMENTED, &self.http).replace(DOCUMENTED_ADMIN, &self.admin);
+        here.replace(DOCUMENTED_DATA, &self.data().display().to_string())
+    }
+
+    /// Where programs keep their data: as on a machine of its own.
+    pub(crate) fn share(&self) -> PathBuf {
+        self.scratch.0.join("share")
+    }
+
+    /// Its data directory.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.share().join("tollgate")
     }
 }
 

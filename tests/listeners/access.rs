@@ -1,28 +1,50 @@
-//! Who may see and change state once tokens are set.
+//! Token files: what they open, and that a change to them is in effect within a second.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
+use tokio::io::AsyncWriteExt as _;
 use tollgate_server::{Access, Tokens};
 use tollgate_tests::poll::until;
 use tollgate_tests::scratch::Scratch;
 
-use crate::server::{Options, Running, check};
+use crate::direct::read_one;
+use crate::server::{Options, Running, ask, check};
 
-const READ: &str = "read-0123456789abcdef";
-const WRITE: &str = "write-0123456789abcdef";
+pub(crate) const READ: &str = "read-0123456789abcdef";
+pub(crate) const WRITE: &str = "write-0123456789abcdef";
+const CHECK: &str = "check-0123456789abcdef";
+
+/// One token that may look, and one that may change.
+pub(crate) fn access() -> Access {
+    let tokens = Tokens::parse(&lines()).unwrap();
+    Access { tokens: vec![tokens], hosts: Vec::new() }
+}
+
+fn lines() -> String {
+    format!("board:read:{READ}\nops:write:{WRITE}\n")
+}
 
 fn request(method: &str, path: &str, token: Option<&str>) -> String {
     let token = token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
-    format!(
-        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{token}content-length: 0\r\n\r\n"
-    )
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{token}");
+    format!("{head}content-type: application/json\r\ncontent-length: 0\r\n\r\n")
 }
 
-async fn with_tokens(scratch: &Scratch) -> Running {
+/// A server with the tokens of a file.
+async fn with_file(scratch: &Scratch, text: &str) -> (Running, PathBuf) {
     let file = scratch.path().join("tokens");
-    fs::write(&file, format!("read:{READ}\nwrite:{WRITE}\n")).unwrap();
-    let access = Access { admin: Some(Tokens::of(&file).unwrap()), check: None };
-    Running::start(Options { access, ..Options::default() }).await
+    write(&file, text);
+    let access = Access { tokens: vec![Tokens::file(&file).unwrap()], hosts: Vec::new() };
+    (Running::start(Options { access, ..Options::default() }).await, file)
+}
+
+fn write(file: &PathBuf, text: &str) {
+    let unfinished = file.with_extension("unfinished");
+    fs::write(&unfinished, text).unwrap();
+    fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::rename(unfinished, file).unwrap();
 }
 
 /// The status of an answer.
@@ -33,40 +55,13 @@ async fn status(server: &Running, method: &str, path: &str, token: Option<&str>)
     answer[9..12].parse().unwrap()
 }
 
-#[tokio::test]
-async fn without_a_token_every_admin_route_is_401_and_a_reader_changes_nothing() {
-    let scratch = Scratch::new("listener-tokens");
-    let server = with_tokens(&scratch).await;
-    let routes = [
-        ("GET", "/v1/rules"),
-        ("POST", "/v1/rules"),
-        ("GET", "/v1/rules/1"),
-        ("PUT", "/v1/rules/1"),
-        ("PATCH", "/v1/rules/1"),
-        ("DELETE", "/v1/rules/1"),
-        ("POST", "/v1/rules/preview"),
-        ("GET", "/v1/rules/history"),
-        ("POST", "/v1/rules/history/1/undo"),
-        ("GET", "/v1/violations"),
-    ];
-    for (method, path) in routes {
-        assert_eq!(status(&server, method, path, None).await, 401, "{method} {path}");
-        let as_reader = status(&server, method, path, Some(READ)).await;
-        let changes = method != "GET" && path != "/v1/rules/preview";
-        assert_eq!(as_reader == 403, changes, "{method} {path}: {as_reader}");
-        let as_writer = status(&server, method, path, Some(WRITE)).await;
-        assert!(as_writer != 401 && as_writer != 403, "{method} {path}: {as_writer}");
-    }
-    let answer = server.ask_admin(&request("GET", "/v1/rules", None)).await;
-    assert!(answer.contains("\r\nwww-authenticate: Bearer\r\n"), "{answer}");
-    assert!(server.serves().await, "checks need none");
-    server.stop().await;
+async fn reads(server: &Running) -> u16 {
+    status(server, "GET", "/v1/rules", Some(READ)).await
 }
 
 #[tokio::test]
 async fn whoever_guesses_tokens_has_to_wait_and_is_told_how_long() {
-    let scratch = Scratch::new("listener-guesses");
-    let server = with_tokens(&scratch).await;
+    let server = Running::start(Options { access: access(), ..Options::default() }).await;
     for _ in 0..10 {
         assert_eq!(status(&server, "GET", "/v1/rules", Some("guess-guess-guess")).await, 401);
     }
@@ -79,32 +74,33 @@ async fn whoever_guesses_tokens_has_to_wait_and_is_told_how_long() {
 }
 
 #[tokio::test]
-async fn checks_may_be_given_a_token_of_their_own() {
+async fn a_token_with_the_role_check_closes_the_checks_also_on_connections_that_are_open() {
     let scratch = Scratch::new("listener-check-token");
-    let (admin, app) = (scratch.path().join("admin"), scratch.path().join("check"));
-    fs::write(&admin, format!("read:{READ}\nwrite:{WRITE}\n")).unwrap();
-    fs::write(&app, "check-0123456789abcdef\n").unwrap();
-    let access = Access { admin: Some(Tokens::of(&admin).unwrap()), check: Some(Tokens::of(&app).unwrap()) };
-    let server = Running::start(Options { access, ..Options::default() }).await;
+    let (server, file) = with_file(&scratch, &lines()).await;
+    let mut kept = server.connect().await;
+    kept.write_all(check("").replace("connection: close\r\n", "").as_bytes()).await.unwrap();
+    let before = read_one(&mut kept).await;
+    assert!(before.starts_with("HTTP/1.1 200"), "{before}");
+    write(&file, &format!("{}app:check:{CHECK}\n", lines()));
+    until("checks to need a token", async || (!server.serves().await).then_some(())).await;
     let asked = async |token: &str| {
         let head = format!("authorization: Bearer {token}\r\n");
         server.ask(&check(&head)).await[9..12].parse::<u16>().unwrap()
     };
-    assert_eq!(server.ask(&check("")).await[9..12], *"401");
-    assert_eq!(asked("check-0123456789abcdef").await, 200);
-    assert_eq!(asked(WRITE).await, 200);
-    assert_eq!(asked(READ).await, 403);
-    assert_eq!(status(&server, "GET", "/v1/rules", Some("check-0123456789abcdef")).await, 403);
-    assert_eq!(status(&server, "GET", "/livez", None).await, 200);
+    assert_eq!((asked(CHECK).await, asked(WRITE).await, asked(READ).await), (200, 200, 403));
+    let after = ask(kept, &check("")).await;
+    assert!(after.starts_with("HTTP/1.1 401"), "{after}");
+    assert_eq!(status(&server, "GET", "/v1/rules", Some(CHECK)).await, 403);
+    write(&file, &lines());
+    until("the token to be revoked", async || (asked(CHECK).await != 200).then_some(())).await;
+    assert!(!server.serves().await, "the checks stay closed without the last token that opened them");
     server.stop().await;
 }
 
 #[tokio::test]
 async fn forward_auth_leaves_the_token_of_a_client_to_the_application() {
-    let scratch = Scratch::new("listener-forward-auth");
-    let file = scratch.path().join("check");
-    fs::write(&file, "check-0123456789abcdef\n").unwrap();
-    let access = Access { admin: None, check: Some(Tokens::of(&file).unwrap()) };
+    let tokens = Tokens::parse(&format!("app:check:{CHECK}\n")).unwrap();
+    let access = Access { tokens: vec![tokens], hosts: Vec::new() };
     let server = Running::start(Options { access, ..Options::default() }).await;
     let head = "x-forwarded-method: GET\r\nx-forwarded-uri: /\r\nauthorization: Bearer of.a.user\r\n";
     let asked = format!("GET /v1/authz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{head}\r\n");
@@ -117,34 +113,43 @@ async fn forward_auth_leaves_the_token_of_a_client_to_the_application() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_replaced_is_known_without_a_restart() {
+async fn a_token_that_is_replaced_is_known_without_a_restart_and_its_session_ends() {
     let scratch = Scratch::new("listener-new-token");
-    let server = with_tokens(&scratch).await;
-    assert_eq!(status(&server, "GET", "/v1/rules", Some(READ)).await, 200);
-    fs::write(scratch.path().join("tokens"), "read:renewed-0123456789abcdef\n").unwrap();
-    // The old one costs no try for as long as it is known.
-    let forgotten = async || (status(&server, "GET", "/v1/rules", Some(READ)).await == 401).then_some(());
-    until("the old token to be forgotten", forgotten).await;
+    let (server, file) = with_file(&scratch, &lines()).await;
+    let body = format!(r#"{{"token": "{READ}"}}"#);
+    let login = format!(
+        "POST /v1/session HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = server.ask_admin(&login).await;
+    let cookie = answer.split("set-cookie: ").nth(1).unwrap().split(';').next().unwrap();
+    let asked =
+        format!("GET /v1/rules HTTP/1.1\r\nhost: localhost\r\ncookie: {cookie}\r\nconnection: close\r\n\r\n");
+    let by_session = async || server.ask_admin(&asked).await[9..12].parse::<u16>().unwrap();
+    assert_eq!((reads(&server).await, by_session().await), (200, 200));
+    write(&file, "board:read:renewed-0123456789abcdef\n");
+    until("the old token to be revoked", async || (reads(&server).await == 401).then_some(())).await;
+    assert_eq!(by_session().await, 401);
     assert_eq!(status(&server, "GET", "/v1/rules", Some("renewed-0123456789abcdef")).await, 200);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_token_file_that_is_deleted_or_broken_revokes_all_its_tokens() {
+async fn a_token_file_that_is_deleted_exposed_or_broken_revokes_all_its_tokens() {
     let scratch = Scratch::new("listener-no-file");
-    let server = with_tokens(&scratch).await;
-    let (file, lines) = (scratch.path().join("tokens"), format!("read:{READ}\nwrite:{WRITE}\n"));
-    let reads = async || status(&server, "GET", "/v1/rules", Some(READ)).await;
-    for broken in [None, Some("read:short\n"), Some("")] {
+    let (server, file) = with_file(&scratch, &lines()).await;
+    for broken in [None, Some("read:short\n"), Some(""), Some("exposed")] {
         match broken {
             None => fs::remove_file(&file).unwrap(),
-            Some(text) => fs::write(&file, text).unwrap(),
+            Some("exposed") => fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap(),
+            Some(text) => write(&file, text),
         }
-        until("the tokens to be revoked", async || (reads().await != 200).then_some(())).await;
+        until("the tokens to be revoked", async || (reads(&server).await != 200).then_some(())).await;
         assert!(server.serves().await, "checks go on");
-        fs::write(&file, &lines).unwrap();
+        write(&file, &lines());
         // After ten tries an unknown token is answered 429, a known one is not.
-        until("the tokens to be known again", async || (reads().await == 200).then_some(())).await;
+        until("the tokens to be known again", async || (reads(&server).await == 200).then_some(())).await;
     }
     server.stop().await;
 }
@@ -152,8 +157,7 @@ async fn a_token_file_that_is_deleted_or_broken_revokes_all_its_tokens() {
 /// They are compared by their digests, all of them and in constant time; so nothing but the whole token is one.
 #[tokio::test]
 async fn neither_a_part_of_a_token_nor_more_than_it_is_a_token() {
-    let scratch = Scratch::new("listener-part-of-token");
-    let server = with_tokens(&scratch).await;
+    let server = Running::start(Options { access: access(), ..Options::default() }).await;
     let longer = format!("{WRITE}0");
     let last_differs = format!("{}0", &WRITE[..WRITE.len() - 1]);
     for wrong in [&WRITE[..WRITE.len() - 1], &WRITE[1..], &longer, &last_differs, &WRITE.to_uppercase()] {

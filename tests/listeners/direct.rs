@@ -15,7 +15,7 @@ fn check(head: &str, body: &str) -> String {
 }
 
 /// One answer, of a connection that stays open.
-async fn read_one(stream: &mut TcpStream) -> String {
+pub(crate) async fn read_one(stream: &mut TcpStream) -> String {
     let read = async {
         let (mut answer, mut length) = (Vec::new(), None);
         while length.is_none_or(|length| answer.len() < length) {

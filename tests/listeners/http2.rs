@@ -10,6 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tollgate_tests::poll::until;
 
+use crate::access::{WRITE, access};
 use crate::server::{Options, Running, read_to_end};
 
 fn check() -> Request<Full<Bytes>> {
@@ -29,19 +30,26 @@ async fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> C
     (send, tokio::spawn(async move { drop(connection.await) }))
 }
 
-/// Who may look at the rules over a connection of this machine: whoever asks it by its own name.
-pub(crate) async fn only_this_machines_names_are_heard(
+/// A page may sign in under the names of this server only, and whoever shows a token may use any.
+pub(crate) async fn only_this_servers_names_sign_in(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) {
     let (mut send, _connection) = over(stream).await;
     for (authority, expected) in [
         ("localhost", StatusCode::OK),
         ("127.0.0.1:8080", StatusCode::OK),
-        ("evil.example", StatusCode::UNAUTHORIZED),
+        ("evil.example", StatusCode::MISDIRECTED_REQUEST),
     ] {
-        let asked = Request::get(format!("http://{authority}/v1/rules")).body(Full::default()).unwrap();
+        let login = Request::post(format!("http://{authority}/v1/session"))
+            .header("content-type", "application/json");
+        let login = login.body(Full::from(format!(r#"{{"token": "{WRITE}"}}"#))).unwrap();
         send.ready().await.unwrap();
-        assert_eq!(send.send_request(asked).await.unwrap().status(), expected, "{authority}");
+        assert_eq!(send.send_request(login).await.unwrap().status(), expected, "{authority}");
+        let asked = Request::get(format!("http://{authority}/v1/rules"))
+            .header("authorization", format!("Bearer {WRITE}"));
+        send.ready().await.unwrap();
+        let answer = send.send_request(asked.body(Full::default()).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "{authority}");
     }
 }
 
@@ -66,9 +74,9 @@ async fn many_checks_go_side_by_side_over_one_connection() {
 }
 
 #[tokio::test]
-async fn an_operator_on_this_machine_may_ask_over_http_2() {
-    let server = Running::start(Options::default()).await;
-    only_this_machines_names_are_heard(server.connect_admin().await).await;
+async fn an_operator_may_sign_in_over_http_2() {
+    let server = Running::start(Options { access: access(), ..Options::default() }).await;
+    only_this_servers_names_sign_in(server.connect_admin().await).await;
     server.stop().await;
 }
 

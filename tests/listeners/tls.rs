@@ -15,7 +15,8 @@ use tollgate_tests::certificates::Certificates;
 use tollgate_tests::poll::until;
 use tollgate_tests::scratch::Scratch;
 
-use crate::http2::only_this_machines_names_are_heard;
+use crate::access::access;
+use crate::http2::only_this_servers_names_sign_in;
 use crate::server::{Options, Running, ask, check};
 
 pub(crate) fn files(certificates: &Certificates) -> TlsFiles {
@@ -87,17 +88,18 @@ async fn checks_are_answered_over_tls_1_2_and_1_3_and_not_without() {
 }
 
 #[tokio::test]
-async fn http_2_is_agreed_on_and_an_operator_on_this_machine_may_use_it() {
+async fn http_2_is_agreed_on_and_an_operator_may_use_it() {
     let scratch = Scratch::new("listener-alpn");
     let certificates = Certificates::make(scratch.path());
-    let server = Running::start(Options { tls: Some(files(&certificates)), ..Options::default() }).await;
+    let options = Options { tls: Some(files(&certificates)), access: access(), ..Options::default() };
+    let server = Running::start(options).await;
     let mut config = config(&certificates, None, rustls::ALL_VERSIONS);
     config.alpn_protocols = vec![b"h2".to_vec()];
     let name = ServerName::try_from("localhost").unwrap();
     let stream =
         TlsConnector::from(Arc::new(config)).connect(name, server.connect_admin().await).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-    only_this_machines_names_are_heard(stream).await;
+    only_this_servers_names_sign_in(stream).await;
     server.stop().await;
 }
 

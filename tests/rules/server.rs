@@ -12,10 +12,12 @@ use tollgate::audit::ViolationLog;
 use tollgate::rules::{Follower, RuleBook, RuleSource};
 use tollgate::sql::Database;
 use tollgate::{AnyStore, Limiter, MemoryStore};
-use tollgate_server::{App, Config, RulesHome, Server};
+use tollgate_server::{Access, App, Config, RulesHome, Server, Tokens};
 
 /// The server gives up on a request after 30 s.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(40);
+
+const SECRET: &str = "0123456789abcdef";
 
 /// A server on a free port, until it is dropped.
 pub(crate) struct Running {
@@ -37,7 +39,10 @@ impl Running {
         };
         tokio::spawn(follower.run(Arc::clone(&limiter)));
         let free = "127.0.0.1:0".parse().unwrap();
-        let app = App::new(Arc::clone(&limiter), home).with_violations(ViolationLog::new(database));
+        let tokens = Tokens::parse(&format!("tester:write:{SECRET}\n")).unwrap();
+        let app = App::new(Arc::clone(&limiter), home)
+            .with_violations(ViolationLog::new(database))
+            .with_access(Access { tokens: vec![tokens], hosts: Vec::new() });
         let server = Server::bind(&Config::new(free, free), app).await.unwrap();
         let (http, admin) = (server.http(), server.admin());
         let (stop, stopped) = oneshot::channel();
@@ -49,7 +54,7 @@ impl Running {
     pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let address = if path.starts_with("/v1/check") { self.http } else { self.admin };
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\nif-match: *\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\nif-match: *\r\nauthorization: Bearer {SECRET}\r\n\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             address,
             body.len()

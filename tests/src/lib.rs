@@ -14,4 +14,5 @@ pub mod rows;
 pub mod scratch;
 pub mod sentinels;
 pub mod signals;
+pub mod token;
 pub mod trace;

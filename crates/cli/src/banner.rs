@@ -6,6 +6,8 @@ use std::path::Path;
 
 use tollgate::{RuleSet, rules};
 
+use crate::data::DataArgs;
+use crate::local;
 use crate::terminal::{Terminal, Tone};
 use crate::words::quoted;
 
@@ -17,10 +19,13 @@ const EXAMPLE_FLAGS: &str = "--user-id 42 --plan free";
 
 /// What is shown.
 pub(crate) struct Banner<'a> {
-    pub(crate) http: SocketAddr,
-    pub(crate) admin: SocketAddr,
+    pub(crate) http: &'a str,
+    pub(crate) admin: &'a str,
     pub(crate) metrics: Option<SocketAddr>,
-    pub(crate) credentials: Credentials<'a>,
+    /// The path of the dashboard that signs in; none without a token that may write in the data directory.
+    pub(crate) login: Option<String>,
+    pub(crate) data: &'a DataArgs,
+    pub(crate) credentials: Credentials,
     pub(crate) rules: String,
     pub(crate) store: String,
     pub(crate) config: Option<&'a str>,
@@ -30,15 +35,13 @@ pub(crate) struct Banner<'a> {
 
 /// What a client has to present to the server, for the commands of the first screen.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Credentials<'a> {
+pub(crate) struct Credentials {
     /// The listener is TLS.
     pub(crate) tls: bool,
     /// The listener requires a client certificate.
     pub(crate) certificate: bool,
-    /// The file of tokens for checks.
-    pub(crate) check_tokens: Option<&'a Path>,
-    /// The file of tokens for everything that changes or reveals state.
-    pub(crate) admin_tokens: Option<&'a Path>,
+    /// Checks need a token.
+    pub(crate) check_token: bool,
 }
 
 /// Whether the rules are the starter set, for which there is an example.
@@ -59,17 +62,22 @@ impl Banner<'_> {
     pub(crate) fn print(&self, terminal: &mut Terminal) -> anyhow::Result<()> {
         let Banner { http, admin, credentials, rules, store, .. } = self;
         let title = terminal.paint(Tone::Strong, concat!("tollgate ", env!("CARGO_PKG_VERSION")));
-        let scheme = if credentials.tls { "https" } else { "http" };
-        let (server, admin_server) =
-            (format!("{scheme}://{}", reachable(*http)), format!("{scheme}://{}", reachable(*admin)));
+        let data_dir = self.data.flag();
         let request = if self.has_example { EXAMPLE_FLAGS } else { "--help" };
-        let explain =
-            format!("tollgate explain --server {admin_server}{} {request}", credentials.tollgate_flags());
+        let explain = format!("tollgate explain{data_dir}{} {request}", credentials.tollgate_flags());
         let explain = terminal.paint(Tone::Faint, &explain);
+        let link = format!(
+            "signs you in once, within 10 minutes; for another link: tollgate dashboard{data_dir}{}",
+            credentials.tollgate_flags()
+        );
+        let link = terminal.paint(Tone::Faint, &link);
         let out = terminal.out();
         writeln!(out, "{title}\n")?;
-        writeln!(out, "  checks     {scheme}://{http}")?;
-        writeln!(out, "  dashboard  {admin_server}")?;
+        writeln!(out, "  checks     {http}")?;
+        match &self.login {
+            Some(path) => writeln!(out, "  dashboard  {admin}{path}\n             {link}")?,
+            None => writeln!(out, "  dashboard  {admin}")?,
+        }
         if let Some(metrics) = self.metrics {
             writeln!(out, "  metrics    http://{metrics}/metrics")?;
         }
@@ -79,12 +87,12 @@ impl Banner<'_> {
             writeln!(out, "  config     {config}")?;
         }
         if self.has_example {
-            let curl = format!("curl -i{} {server}/v1/check", credentials.curl_flags());
+            let curl = format!("curl -i{} {http}/v1/check", credentials.curl_flags());
             let body = quoted(EXAMPLE_BODY);
             writeln!(out, "\n{EXAMPLE}\n\n  for i in 1 2 3; do {curl} \\\n    -d {body}; done")?;
         }
         writeln!(out, "\nWhich rules a request meets, and why:\n\n  {explain}")?;
-        let legend = credentials.legend();
+        let legend = credentials.legend(&local::token_file(&self.data.path()));
         if !legend.is_empty() {
             writeln!(out, "\nIn these commands\n\n  {}", legend.join("\n  "))?;
         }
@@ -93,42 +101,38 @@ impl Banner<'_> {
     }
 }
 
-impl Credentials<'_> {
+impl Credentials {
     /// The flags of `curl` for a check, each with a space before it.
-    fn curl_flags(&self) -> String {
+    fn curl_flags(self) -> String {
         let authority = self.tls.then_some(" --cacert ca.pem");
         let certificate = self.certificate.then_some(" --cert client.pem --key client.key");
-        let token = self.check_tokens.map(|_| r#" -H "Authorization: Bearer $TOKEN""#);
+        let token = self.check_token.then_some(r#" -H "Authorization: Bearer $TOKEN""#);
         [authority, certificate, token].into_iter().flatten().collect()
     }
 
-    /// The flags of `tollgate explain`.
-    fn tollgate_flags(&self) -> String {
-        let authority = self.tls.then(|| " --server-ca ca.pem".to_owned());
-        let certificate =
-            self.certificate.then(|| " --server-cert client.pem --server-key client.key".to_owned());
-        let token = self.admin_tokens.map(|file| format!(" --token-file {}", shown(file)));
-        [authority, certificate, token].into_iter().flatten().collect()
+    /// The flags of commands that ask the server.
+    fn tollgate_flags(self) -> String {
+        let authority = self.tls.then_some(" --server-ca ca.pem");
+        let certificate = self.certificate.then_some(" --server-cert client.pem --server-key client.key");
+        [authority, certificate].into_iter().flatten().collect()
     }
 
     /// What the placeholders in these commands are, a line each.
-    fn legend(&self) -> Vec<String> {
+    fn legend(self, token_file: &Path) -> Vec<String> {
         let authority = self.tls.then(|| "ca.pem      is the authority that signed the server".to_owned());
         let certificate = self
             .certificate
             .then(|| "client.pem  is a certificate that the server accepts, client.key its key".to_owned());
-        let token =
-            self.check_tokens.map(|file| format!("$TOKEN      is one of the tokens in {}", shown(file)));
+        let token = self.check_token.then(|| {
+            let file = quoted(&token_file.to_string_lossy()).into_owned();
+            format!("$TOKEN      is the secret of a token: TOKEN=$(cut -d: -f3 {file})")
+        });
         [authority, certificate, token].into_iter().flatten().collect()
     }
 }
 
-fn shown(file: &Path) -> String {
-    quoted(&file.to_string_lossy()).into_owned()
-}
-
 /// Where this machine reaches a listener: one on every address is also on loopback.
-fn reachable(listener: SocketAddr) -> SocketAddr {
+pub(crate) fn reachable(listener: SocketAddr) -> SocketAddr {
     let address = match listener.ip() {
         IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -151,21 +155,17 @@ mod tests {
 
     #[test]
     fn what_the_server_requires_is_in_the_commands() {
-        let credentials = Credentials {
-            tls: true,
-            certificate: true,
-            check_tokens: Some(Path::new("check tokens")),
-            admin_tokens: Some(Path::new("/etc/tollgate/tokens")),
-        };
+        let credentials = Credentials { tls: true, certificate: true, check_token: true };
         assert_eq!(
             credentials.curl_flags(),
             r#" --cacert ca.pem --cert client.pem --key client.key -H "Authorization: Bearer $TOKEN""#
         );
         assert_eq!(
             credentials.tollgate_flags(),
-            " --server-ca ca.pem --server-cert client.pem --server-key client.key --token-file /etc/tollgate/tokens"
+            " --server-ca ca.pem --server-cert client.pem --server-key client.key"
         );
-        assert!(credentials.legend()[2].ends_with("is one of the tokens in 'check tokens'"));
+        let legend = credentials.legend(Path::new("my data/token"));
+        assert!(legend[2].ends_with("TOKEN=$(cut -d: -f3 'my data/token')"), "{legend:?}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use clap::builder::FalseyValueParser;
 use tollgate::Status;
 use tollgate_server::api::Decision;
 
+use crate::client::Plane;
 use crate::request::RequestArgs;
 use crate::rules::PlaceArgs;
 use crate::terminal::{Terminal, Tone};
@@ -31,7 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let client = args.place.open_to_decide()?;
+    let client = args.place.open_to_decide(Plane::Data)?;
     let body = args.request.body();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut any_refused = false;

@@ -7,6 +7,11 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::database::own;
+use crate::source::own_url;
+use crate::terminal::remark;
+use crate::words::quoted;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct DataArgs {
     /// Where tollgate keeps its own database and the last good rules of others
@@ -35,6 +40,20 @@ impl DataArgs {
     /// What it is called, for messages.
     pub(crate) fn shown(&self) -> String {
         self.path().display().to_string()
+    }
+
+    /// The flag that names it, where it is not the usual one.
+    pub(crate) fn flag(&self) -> String {
+        let quoted = |folder: &Path| format!(" --data-dir {}", quoted(&folder.to_string_lossy()));
+        self.folder.as_deref().map_or_else(String::new, quoted)
+    }
+
+    /// The database in it, if a server made one, as commands read it while no server runs. Says on standard error that it is
+    /// read.
+    pub(crate) fn database(&self) -> Option<String> {
+        let path = Some(own(self)).filter(|path| path.exists())?;
+        remark(&format!("no server is running; reading {}", path.display()));
+        Some(own_url(&path))
     }
 }
 

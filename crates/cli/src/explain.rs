@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tollgate::Status;
 use tollgate_server::api::{Decision, DecisionDetail, DecisionLimit, Explanation, RuleExplanation};
 
-use crate::client::encoded;
+use crate::client::{Plane, encoded};
 use crate::request::{RequestArgs, shown};
 use crate::rules::PlaceArgs;
 use crate::terminal::{Terminal, Tone};
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let client = args.place.open_to_decide()?;
+    let client = args.place.open_to_decide(Plane::Admin)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     if let Some(id) = &args.decision {
         ensure!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
 
-use crate::client::ReachArgs;
+use crate::client::{Plane, ServerArgs};
 use crate::terminal::Terminal;
 
 /// Probes have timeouts of their own, which end the process without a word; this one says why.
@@ -16,24 +16,15 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exits with 0 when the server is ready, 2 otherwise.")]
 pub(crate) struct Args {
-    /// The server to ask
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "TOLLGATE_SERVER",
-        default_value = "http://127.0.0.1:8080",
-        hide_env_values = true
-    )]
-    server: String,
     #[command(flatten)]
-    reach: ReachArgs,
+    server: ServerArgs,
     /// Ask only whether the process is up, not whether it takes requests
     #[arg(long, env = "TOLLGATE_LIVE", value_parser = FalseyValueParser::new())]
     live: bool,
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let client = args.reach.client(&args.server)?;
+    let client = args.server.client(Plane::Data)?;
     let path = if args.live { "/livez" } else { "/readyz" };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let body = runtime.block_on(async {

@@ -1,12 +1,13 @@
 //! How `serve` listens: to whom, over what, and how much it bears.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use tollgate_server::{Access, Config, Observe, Patience, TlsFiles, Tokens};
 
 use crate::banner::Credentials;
+use crate::local::token_file;
 
 /// The flags.
 #[derive(Debug, clap::Args)]
@@ -25,12 +26,13 @@ pub(crate) struct ListenArgs {
     /// Write the addresses here, as JSON, when every listener is up
     #[arg(long, value_name = "FILE", env = "TOLLGATE_READY_FILE")]
     ready_file: Option<PathBuf>,
-    /// Ask for a token on the admin API: one on each line, `read:` or `write:` before it
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_ADMIN_TOKEN_FILE")]
-    admin_token_file: Option<PathBuf>,
-    /// Ask for one of these tokens on checks; a token that may write state may check as well
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_CHECK_TOKEN_FILE")]
-    check_token_file: Option<PathBuf>,
+    /// Tokens besides the one in the data directory: lines `name:role:secret` with the role check, settle, read or write. One
+    /// with the role check closes the checks to callers without a token
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// A name, besides localhost, under which browsers may reach the dashboard; addresses are always accepted
+    #[arg(long = "admin-host", value_name = "NAME", env = "TOLLGATE_ADMIN_HOST", value_delimiter = ',')]
+    admin_hosts: Vec<String>,
     /// Serve TLS with this certificate, as PEM; it is read again when it changes
     #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CERT")]
     tls_cert: Option<PathBuf>,
@@ -87,30 +89,30 @@ impl ListenArgs {
             tls,
             observe,
             patience: Patience { connections, ..Patience::default() },
-            ready_file: self.ready_file.clone(),
             metrics: self.metrics,
             ..Config::new(self.http, self.admin)
         })
     }
 
-    /// What callers have to present.
-    pub(crate) fn credentials(&self) -> Credentials<'_> {
-        Credentials {
-            tls: self.tls_cert.is_some(),
-            certificate: self.tls_client_ca.is_some(),
-            check_tokens: self.check_token_file.as_deref(),
-            admin_tokens: self.admin_token_file.as_deref(),
-        }
+    /// The file that says when every listener is up, and where.
+    pub(crate) fn ready_file(&self) -> Option<&Path> {
+        self.ready_file.as_deref()
     }
 
-    /// Who may ask what. Must be called within a runtime.
+    /// What callers have to present.
+    pub(crate) const fn credentials(&self, check_token: bool) -> Credentials {
+        Credentials { tls: self.tls_cert.is_some(), certificate: self.tls_client_ca.is_some(), check_token }
+    }
+
+    /// Who may ask what. Creates the server's own token if it is missing. Must be called within a runtime.
     ///
     /// # Errors
     ///
-    /// A token file that is of no use.
-    pub(crate) fn access(&self) -> anyhow::Result<Access> {
-        let tokens = |file: &Option<PathBuf>| file.as_deref().map(Tokens::of).transpose();
-        Ok(Access { admin: tokens(&self.admin_token_file)?, check: tokens(&self.check_token_file)? })
+    /// A token file that is refused.
+    pub(crate) fn access(&self, data: &Path) -> anyhow::Result<Access> {
+        let own = Tokens::own_file(&token_file(data))?;
+        let given = self.token_file.as_deref().map(Tokens::file).transpose()?;
+        Ok(Access { tokens: [own].into_iter().chain(given).collect(), hosts: self.admin_hosts.clone() })
     }
 }
 

@@ -5,6 +5,7 @@ mod check;
 mod client;
 mod completions;
 mod config;
+mod dashboard;
 mod data;
 mod database;
 mod doctor;
@@ -12,6 +13,7 @@ mod explain;
 mod health;
 mod listen;
 mod load;
+mod local;
 mod progress;
 mod replay;
 mod request;
@@ -75,6 +77,8 @@ enum Command {
     Violations(violations::Args),
     /// Watch a running server: decisions, times, who is refused
     Top(top::Args),
+    /// Print a link that signs in to the dashboard of a running server
+    Dashboard(dashboard::Args),
     /// Check tollgate.toml, show what is in effect
     Config(config::Args),
     /// Print a completion script for a shell
@@ -126,6 +130,7 @@ fn run(command: &Command, words: &ArgMatches, terminal: &mut Terminal) -> anyhow
         Command::Health(args) => health::run(args, terminal),
         Command::Violations(args) => violations::run(args, terminal),
         Command::Top(args) => top::run(args, terminal),
+        Command::Dashboard(args) => dashboard::run(args, terminal),
         Command::Config(args) => config::run(args, words, terminal),
         Command::Completions(args) => completions::run(args, terminal),
     }

@@ -9,11 +9,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate::{AnyStore, LeasedStore, Limiter};
 use tollgate_server::{App, Observe, Server};
 
-use crate::banner::{Banner, is_starter_set};
+use crate::banner::{Banner, is_starter_set, reachable};
 use crate::config::{Config, IdentifyArgs};
 use crate::data::DataArgs;
 use crate::database::{DatabaseArgs, ServerDatabase};
 use crate::listen::ListenArgs;
+use crate::local::{Claim, LocalServer};
 use crate::source::SourceArgs;
 use crate::store::{FleetArgs, MemoryArgs, StoreArgs};
 use crate::telemetry::TelemetryArgs;
@@ -94,6 +95,8 @@ struct Started {
     server: Server,
     limiter: Arc<Limiter>,
     database: ServerDatabase,
+    /// Given up last: until then, no other server may open the data directory.
+    _claim: Claim,
 }
 
 impl Started {
@@ -108,6 +111,10 @@ impl Started {
 async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> anyhow::Result<Started> {
     let args = &config.serve;
     let listen = args.listen.config(observe)?;
+    let data = &args.data;
+    let cannot = || format!("cannot make the data directory {}; name another with --data-dir", data.shown());
+    let folder = data.folder().with_context(cannot)?;
+    let claim = Claim::new(&folder).await?;
     let source = args.rules.open(args.database.url()?, &args.data).await?;
     let number = u64::try_from(source.rules.rules().len()).unwrap_or(u64::MAX);
     let rules = format!("{}, {}", source.shown, count(number, "rule"));
@@ -123,7 +130,7 @@ async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> any
     let limiter = Arc::new(database.equip(limiter));
     let mut app = App::new(Arc::clone(&limiter), source.home)
         .with_violations(database.log().clone())
-        .with_access(args.listen.access()?)
+        .with_access(args.listen.access(&folder)?)
         .with_store_shown(&args.store.shown())
         .with_decisions(args.decisions)
         .with_identify(config.identify)
@@ -135,12 +142,21 @@ async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> any
         app = app.with_rules_status(follower.status());
         tokio::spawn(follower.run(Arc::clone(&limiter)));
     }
-    let server = Server::bind(&listen, app).await?;
+    let server = Server::bind(&listen, app.clone()).await?;
+    let scheme = if listen.tls.is_some() { "https" } else { "http" };
+    let url = |listener| format!("{scheme}://{}", reachable(listener));
+    let local = LocalServer { pid: std::process::id(), http: url(server.http()), admin: url(server.admin()) };
+    claim.publish(&local)?;
+    if let Some(path) = args.listen.ready_file() {
+        server.write_ready_file(path)?; // last: whoever waits for it finds everything
+    }
     let banner = Banner {
-        http: server.http(),
-        admin: server.admin(),
+        http: &local.http,
+        admin: &local.admin,
+        login: app.own_login_path(),
+        data,
         metrics: server.metrics(),
-        credentials: args.listen.credentials(),
+        credentials: args.listen.credentials(app.checks_need_a_token()),
         rules,
         store: args.store.shown(),
         config: config.file.as_deref(),
@@ -149,7 +165,7 @@ async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> any
     if let Err(error) = banner.print(terminal) {
         tracing::debug!(%error, "cannot print the first screen"); // which does not keep it from serving
     }
-    Ok(Started { server, limiter, database })
+    Ok(Started { server, limiter, database, _claim: claim })
 }
 
 /// What tells the server to stop.

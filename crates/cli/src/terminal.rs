@@ -82,7 +82,7 @@ impl Terminal {
 
     /// A remark on standard error. That it may be closed is no reason to stop.
     pub(crate) fn remark(&self, text: &str) {
-        let _ = writeln!(io::stderr(), "{text}");
+        remark(text);
     }
 
     /// Everything wrong with a rules file, drawn on standard error.
@@ -110,6 +110,11 @@ impl Write for Out {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush().map_err(unread)
     }
+}
+
+/// A remark on standard error. That it may be closed is no reason to stop.
+pub(crate) fn remark(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 fn unread(error: io::Error) -> io::Error {

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::{self, MissedTickBehavior};
 use tollgate_server::api::Stats;
 
-use crate::client::{Client, ReachArgs};
+use crate::client::{Client, Plane, ServerArgs};
 use crate::terminal::Terminal;
 use view::{Line, lines};
 
@@ -35,17 +35,8 @@ const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "q, Esc or Ctrl-C quits.")]
 pub(crate) struct Args {
-    /// The server to watch
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "TOLLGATE_SERVER",
-        default_value = "http://127.0.0.1:8081",
-        hide_env_values = true
-    )]
-    server: String,
     #[command(flatten)]
-    reach: ReachArgs,
+    server: ServerArgs,
     /// How many seconds to wait before the next frame
     #[arg(long, value_name = "SECONDS", env = "TOLLGATE_INTERVAL", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -55,7 +46,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let client = args.reach.client(&args.server)?;
+    let client = args.server.client(Plane::Admin)?;
     // On this thread alone: it holds standard output.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

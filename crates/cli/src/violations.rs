@@ -12,8 +12,7 @@ use tollgate::audit::{FoundViolation, MAX_PAGE, Pseudonyms, ViolationLog, Violat
 use tollgate::sql::Database;
 use tollgate_server::RulesHome;
 
-use crate::client::{Client, app, encoded};
-use crate::data::DataArgs;
+use crate::client::{Client, Plane, ReachArgs, app, encoded};
 use crate::database::own;
 use crate::load::for_reading;
 use crate::source::own_url;
@@ -23,15 +22,15 @@ use crate::words::{count, grouped, printable};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The database: sqlite://path or postgres://user@host/name; without it that of --rules, or tollgate.db in the data
-    /// directory
+    /// The database: sqlite://path or postgres://user@host/name; without it that of --rules; without both the server that
+    /// runs over the data directory is asked, else tollgate.db there is read
     #[arg(long, value_name = "URL", env = "TOLLGATE_DATABASE", hide_env_values = true)]
     database: Option<String>,
     /// The rules of the server, which are in the same database unless they are in a file
     #[arg(long, value_name = "FILE|URL", env = "TOLLGATE_RULES", hide_env_values = true)]
     rules: Option<String>,
     #[command(flatten)]
-    data: DataArgs,
+    reach: ReachArgs,
     /// Who was refused
     #[arg(long, value_name = "ID", env = "TOLLGATE_USER_ID")]
     user_id: Option<String>,
@@ -83,10 +82,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
 impl Args {
     /// The newest violations, page by page, and whether there are more.
     async fn find(&self) -> anyhow::Result<(Vec<FoundViolation>, bool)> {
-        let log = self.log().await?;
-        let shown = "the database".to_owned();
-        let app = app(RuleSet::default(), RulesHome::Fixed(shown.clone())).with_violations(log);
-        let client = Client::in_process(app, shown);
+        let client = self.open().await?;
         let mut query = String::new();
         let given = [
             ("user_id", self.user_id.clone()),
@@ -113,6 +109,19 @@ impl Args {
         Ok((found, !cursor.is_empty()))
     }
 
+    /// The server that runs over the data directory, unless another place is named; else the database.
+    async fn open(&self) -> anyhow::Result<Client> {
+        let is_named = self.database.is_some() || self.rules.is_some() || self.hash_key_file.is_some();
+        match if is_named { None } else { self.reach.local(Plane::Admin) } {
+            Some(server) => self.reach.client(&server),
+            None => {
+                let shown = "the database".to_owned();
+                let app = app(RuleSet::default(), RulesHome::Fixed(shown.clone()));
+                Ok(Client::in_process(app.with_violations(self.log().await?), shown))
+            }
+        }
+    }
+
     async fn log(&self) -> anyhow::Result<ViolationLog> {
         let url = match (&self.database, &self.rules) {
             (Some(url), _) if !Database::is_url(url) => {
@@ -120,7 +129,7 @@ impl Args {
             }
             (Some(url), _) => url.clone(),
             (None, Some(rules)) if rules.contains("://") => rules.clone(),
-            (None, _) => own_url(&own(&self.data)),
+            (None, _) => own_url(&own(&self.reach.data)),
         };
         let way_out = "name the server's database with --database, or its data directory with --data-dir";
         let database = Database::open(&for_reading(&url)).await.context(way_out)?;

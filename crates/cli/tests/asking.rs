@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use tollgate_tests::certificates::Certificates;
@@ -72,9 +73,16 @@ impl Served {
     fn both(&self, words: &[&str]) -> [(Option<i32>, String); 2] {
         let rules = self.folder.path().join("rules.yaml").display().to_string();
         [["--server", self.of(words)], ["--rules", &rules]].map(|place| {
-            let output = tollgate(&[words, &place].concat());
+            let output = self.tollgate(&[words, &place].concat());
             (output.status.code(), text(&output.stdout))
         })
+    }
+}
+
+impl Served {
+    /// A command that finds the server's token.
+    fn tollgate(&self, words: &[&str]) -> Output {
+        tollgate_in(&self.folder.path().join("data"), words)
     }
 }
 
@@ -85,9 +93,14 @@ impl Drop for Served {
     }
 }
 
+/// A command on a machine without a server.
 fn tollgate(words: &[&str]) -> Output {
+    tollgate_in(Path::new("no-data"), words)
+}
+
+fn tollgate_in(data: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.args(words).env_remove("TOLLGATE_RULES").env_remove("TOLLGATE_SERVER").output().unwrap()
+    command.args(words).env_clear().env("TOLLGATE_DATA_DIR", data).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -135,12 +148,12 @@ async fn an_explanation_of_a_server_reads_like_one_here_and_it_remembers_decisio
         let [(_, json), _] = served.both(&["check", "--user-id", "42", "--cost", cost, "--json"]);
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let id = json["decision_id"].as_str().unwrap();
-        let output = tollgate(&["explain", "--server", &served.url, "--decision", id]);
+        let output = served.tollgate(&["explain", "--server", &served.url, "--decision", id]);
         let said = text(&output.stdout);
         assert!(said.starts_with("user_id=42\n") && said.contains(told) && said.contains(id), "{said}");
         assert!(said.contains("<- speaks") && said.contains("does not apply"), "{said}");
     }
-    let unknown = tollgate(&["explain", "--server", &served.url, "--decision", "0123"]);
+    let unknown = served.tollgate(&["explain", "--server", &served.url, "--decision", "0123"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(text(&unknown.stderr).contains("10000"), "{}", text(&unknown.stderr));
 }
@@ -169,7 +182,7 @@ fn a_server_that_is_not_there_or_none_is_told_apart() {
 async fn what_a_server_does_not_take_is_said_in_its_words() {
     let served = Served::start().await;
     let long = "x".repeat(70_000);
-    let output = tollgate(&["check", "--server", &served.checks, "--user-id", &long]);
+    let output = served.tollgate(&["check", "--server", &served.checks, "--user-id", &long]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("at most 65536 bytes"), "{}", text(&output.stderr));
 }
@@ -205,8 +218,9 @@ async fn a_server_behind_tls_answers_whoever_trusts_it_and_shows_what_it_asks_fo
     let files = [certificates.authority(), certificates.certificate("client"), certificates.key("client")];
     let [authority, certificate, key] = files.map(|path| path.display().to_string());
     let (trust, show) = (["--server-ca", &*authority], ["--server-cert", &certificate, "--server-key", &key]);
-    let asked =
-        |words: &[&str], more: &[&str]| tollgate(&[words, &["--server", served.of(words)], more].concat());
+    let asked = |words: &[&str], more: &[&str]| {
+        served.tollgate(&[words, &["--server", served.of(words)], more].concat())
+    };
     for (words, part) in [
         (&["check", "--user-id", "42"][..], "allowed  2 of 3 left"),
         (&["explain", "--user-id", "42"], "would be allowed"),
@@ -224,7 +238,7 @@ async fn a_server_behind_tls_answers_whoever_trusts_it_and_shows_what_it_asks_fo
     assert_eq!((unknown.status.code(), text(&unknown.stdout)), (Some(2), String::new()), "{unknown:?}");
     let half = asked(&["check"], &[&trust[..], &show[..2]].concat());
     assert!(text(&half.stderr).contains("--server-cert and --server-key go together"), "{half:?}");
-    let plain = tollgate(&["check", "--server", &served.checks.replace("https", "http")]);
+    let plain = served.tollgate(&["check", "--server", &served.checks.replace("https", "http")]);
     assert_eq!((plain.status.code(), text(&plain.stdout)), (Some(2), String::new()), "{plain:?}");
 }
 
@@ -232,7 +246,8 @@ async fn a_server_behind_tls_answers_whoever_trusts_it_and_shows_what_it_asks_fo
 async fn a_request_that_passes_without_its_store_is_not_said_to_be_counted() {
     let store = ["--store", "redis://127.0.0.1:1"];
     let served = Served::start_in(Scratch::new("asking-open"), "http", &store).await;
-    let there = |words: &[&str]| text(&tollgate(&[words, &["--server", served.of(words)]].concat()).stdout);
+    let there =
+        |words: &[&str]| text(&served.tollgate(&[words, &["--server", served.of(words)]].concat()).stdout);
     let checked = there(&["check", "--user-id", "42"]);
     let told = "not counted: the store is unavailable and the rule fails open";
     assert!(checked.starts_with(&format!("allowed  {told}")), "{checked}");
@@ -241,7 +256,7 @@ async fn a_request_that_passes_without_its_store_is_not_said_to_be_counted() {
     assert!(explained.contains(told) && !explained.contains(" left"), "{explained}");
     let frame = there(&["top", "--once"]);
     assert!(frame.lines().next().unwrap().ends_with("; this node only"), "{frame}");
-    let diff = tollgate(&["rules", "diff", &served.url, &served.url]);
+    let diff = served.tollgate(&["rules", "diff", &served.url, &served.url]);
     let note = text(&diff.stderr);
     assert!(diff.status.code() == Some(0) && note.contains("the rules of its own node"), "{note}");
 }

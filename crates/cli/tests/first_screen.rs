@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use tollgate_tests::certificates::Certificates;
 use tollgate_tests::poll;
 use tollgate_tests::scratch::Scratch;
+use tollgate_tests::token;
 
 const TOKEN: &str = "check-0123456789abcdef";
 
@@ -89,10 +90,9 @@ fn the_first_screen_claims_nothing_about_other_rules() {
 fn what_the_first_screen_says_to_try_works_under_tls_and_with_tokens() {
     let folder = Scratch::new("screen-tls");
     Certificates::make(folder.path()); // `ca.pem`, `client.pem` and `client.key`, as the screen calls them
-    fs::write(folder.path().join("check tokens"), format!("{TOKEN}\n")).unwrap();
-    fs::write(folder.path().join("admin"), "# ours\nread:admin-0123456789abcdef\n").unwrap();
+    token::write(&folder.path().join("tokens"), &format!("app:check:{TOKEN}\n"));
     let tls = ["--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "ca.pem"];
-    let tokens = ["--check-token-file", "check tokens", "--admin-token-file", "admin"];
+    let tokens = ["--token-file", "tokens"];
     let (screen, answers, explained) = paste_until_refused(folder.path(), &[&tls[..], &tokens].concat());
     assert!(
         screen.contains("checks     https://127.0.0.1:") && screen.contains("dashboard  https://127.0.0.1:"),

@@ -13,6 +13,7 @@ use support::{Served, body, status};
 use tollgate_tests::poll;
 use tollgate_tests::redis_server::RedisServer;
 use tollgate_tests::scratch::Scratch;
+use tollgate_tests::token;
 
 const ONE: &str = r#"{"attributes": {"user_id": "42", "plan": "free"}}"#;
 
@@ -111,10 +112,10 @@ fn secrets_never_appear_in_logs_errors_or_metrics() {
     const CANARY: &str = "canary-7f3a9c51d2";
     let scratch = Scratch::new("canary");
     let tokens = scratch.path().join("tokens");
-    fs::write(&tokens, format!("write:{CANARY}-token\n")).unwrap();
+    token::write(&tokens, &format!("ops:write:{CANARY}-token\n"));
     let store = format!("redis://user:{CANARY}@127.0.0.1:1");
     let served = Served::start(&[
-        "--admin-token-file",
+        "--token-file",
         tokens.to_str().unwrap(),
         "--store",
         &store,

@@ -8,14 +8,15 @@ use tower::ServiceExt as _;
 
 use crate::http::{App, unguarded};
 
-/// Both planes for callers in this process, who need no credential.
+/// Both planes for a caller in this process, who needs no credential.
 #[derive(Debug, Clone)]
 pub struct InProcess(Router);
 
 impl InProcess {
     /// The routes of an application.
-    pub fn new(app: App) -> Self {
-        InProcess(unguarded(app))
+    /// The history says that changes are made by `who`.
+    pub fn new(app: App, who: &str) -> Self {
+        InProcess(unguarded(app, who))
     }
 
     /// Answers a request as a server would.

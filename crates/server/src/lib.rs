@@ -12,9 +12,9 @@ pub mod api;
 
 mod http;
 mod in_process;
-mod kept;
 mod listen;
 mod record;
+mod reload;
 mod server;
 mod telemetry;
 

@@ -28,8 +28,6 @@ pub struct Config {
     pub patience: Patience,
     /// Which requests are looked at.
     pub observe: Observe,
-    /// Written when every listener is up: `{"http": "127.0.0.1:41234", "admin": "127.0.0.1:41235"}`.
-    pub ready_file: Option<PathBuf>,
 }
 
 impl Config {
@@ -42,7 +40,6 @@ impl Config {
             tls: None,
             patience: Patience::default(),
             observe: Observe::nothing(),
-            ready_file: None,
         }
     }
 }
@@ -87,11 +84,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the listeners and writes the ready file.
+    /// Opens the listeners.
     ///
     /// # Errors
     ///
-    /// An address cannot be listened on, the certificate is of no use, or the ready file cannot be written.
+    /// An address cannot be listened on, or the certificate is of no use.
     pub async fn bind(config: &Config, app: App) -> Result<Self, ServerError> {
         let tls = config.tls.clone().map(TlsFiles::keep).transpose();
         let tls = tls.map_err(|source| ServerError::Tls { source })?;
@@ -106,13 +103,7 @@ impl Server {
             None => None,
         };
         app.set_checks_at(http.address());
-        let server = Server { http, admin, metrics, app };
-        if let Some(path) = &config.ready_file {
-            server
-                .write_ready_file(path)
-                .map_err(|source| ServerError::ReadyFile { path: path.clone(), source })?;
-        }
-        Ok(server)
+        Ok(Server { http, admin, metrics, app })
     }
 
     /// Where decisions are answered.
@@ -143,8 +134,17 @@ impl Server {
         tokio::join!(serve(self.http), serve(self.admin), metrics);
     }
 
+    /// Writes where the listeners are: `{"http": "127.0.0.1:41234", "admin": "127.0.0.1:41235"}`.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn write_ready_file(&self, path: &Path) -> Result<(), ServerError> {
+        self.write_addresses(path).map_err(|source| ServerError::ReadyFile { path: path.to_owned(), source })
+    }
+
     /// Writes a temporary file and renames it, so that no reader sees half of it.
-    fn write_ready_file(&self, path: &Path) -> io::Result<()> {
+    fn write_addresses(&self, path: &Path) -> io::Result<()> {
         let unfinished = path.with_extension("unfinished");
         let mut addresses = serde_json::json!({ "http": self.http(), "admin": self.admin() });
         if let Some(metrics) = self.metrics() {

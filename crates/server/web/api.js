@@ -1,7 +1,6 @@
-// Every call to the server. A 401 asks for a token once, for all calls that wait for it, and tries again; a 403 asks for one
-// that may do more.
+// Every call to the server. Who is signed in is in a cookie that no script can read. A 401 asks to sign in once, for all calls
+// that wait for it, and tries again; a 403 asks for a token that may do more.
 
-const TOKEN = 'tollgate-token';
 /** A stream that was silent for so long is taken for dead: the server speaks every second. */
 const SILENCE_MS = 10_000;
 const FIRST_PAUSE_MS = 500;
@@ -22,46 +21,52 @@ export class Problem extends Error {
 
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** Whom to ask for a token; `app.js` shows the dialog. Resolves to a token, or null. */
-let ask = async () => null;
+/** Shows the dialog that signs in; resolves to whether somebody did. It is in `app.js`. */
+let ask = async () => false;
 let asking = null;
 let declined = false;
-export function askForTokensWith(dialog) { ask = dialog; }
+export function signInWith(dialog) { ask = dialog; }
 
 /** Whoever did not want to give one is not asked again before they do something. */
 export function mayAskAgain() { declined = false; }
 
-const token = () => sessionStorage.getItem(TOKEN);
-
-async function newToken(problem) {
-  if (declined) return null;
+async function signInAgain(problem) {
+  if (declined) return false;
   asking ??= ask(problem).finally(() => { asking = null; });
-  const given = await asking;
-  if (given) sessionStorage.setItem(TOKEN, given);
-  declined = !given;
-  return given;
+  const signedIn = await asking;
+  declined = !signedIn;
+  return signedIn;
 }
 
-async function send(path, { method = 'GET', body, headers = {}, signal } = {}) {
-  const bearer = token();
+async function exchange(path, { method = 'GET', body, headers = {}, signal } = {}) {
   const request = { method, signal, headers: { ...headers }, cache: 'no-store' };
-  if (bearer) request.headers.authorization = `Bearer ${bearer}`;
-  if (body !== undefined) {
-    request.headers['content-type'] = 'application/json';
-    request.body = JSON.stringify(body);
-  }
-  let response;
+  if (method !== 'GET') request.headers['content-type'] = 'application/json';
+  if (body !== undefined) request.body = JSON.stringify(body);
   try {
-    response = await fetch(path, request);
+    return await fetch(path, request);
   } catch (error) {
     if (error.name === 'AbortError') throw error;
     throw new Problem(0, { title: 'no answer', detail: 'tollgate cannot be reached; is it running?' });
   }
+}
+
+async function send(path, options = {}) {
+  const response = await exchange(path, options);
   if (![401, 403].includes(response.status)) return response;
   const problem = await problemOf(response);
-  if (await newToken(problem)) return send(path, { method, body, headers, signal });
+  if (await signInAgain(problem)) return send(path, options);
   throw problem;
 }
+
+/** Signs in with `{ code }` of a login link or `{ token }`; a Problem if that fails. */
+export async function signIn(body) {
+  const response = await exchange('/v1/session', { method: 'POST', body });
+  if (!response.ok) throw await problemOf(response);
+}
+
+export const signOut = () => exchange('/v1/session', { method: 'DELETE' });
+/** Who is signed in: `{ name, role }`. */
+export const session = () => json('/v1/session');
 
 async function problemOf(response) {
   const body = await response.json().catch(() => ({}));
@@ -80,7 +85,7 @@ function query(parameters) {
   return given.length > 0 ? `?${new URLSearchParams(given)}` : '';
 }
 
-const ifMatch = (version) => ({ 'if-match': `"${version}"`, 'tollgate-actor': 'dashboard' });
+const ifMatch = (version) => ({ 'if-match': `"${version}"` });
 
 export const stats = (signal) => json('/v1/stats', { signal });
 export const decisions = (filter, signal) => json(`/v1/decisions${query(filter)}`, { signal });
@@ -95,8 +100,7 @@ export const key = (name, limit, signal) => json(keyPath(name, limit), { signal 
 export const resetKey = (name, limit) => json(keyPath(name, limit), { method: 'DELETE' });
 
 export const rules = (signal) => json('/v1/rules', { signal });
-export const addRule = (rule) =>
-  json('/v1/rules', { method: 'POST', body: rule, headers: { 'tollgate-actor': 'dashboard' } });
+export const addRule = (rule) => json('/v1/rules', { method: 'POST', body: rule });
 export const putRule = (id, version, rule) =>
   json(`/v1/rules/${id}`, { method: 'PUT', body: rule, headers: ifMatch(version) });
 export const patchRule = (id, version, fields) =>
@@ -105,8 +109,7 @@ export const removeRule = (id, version) => json(`/v1/rules/${id}`, { method: 'DE
 export const previewRules = (set, signal) =>
   json('/v1/rules/preview', { method: 'POST', body: { rules: set, recent: true }, signal });
 export const history = (filter, signal) => json(`/v1/rules/history${query(filter)}`, { signal });
-export const undo = (id) =>
-  json(`/v1/rules/history/${id}/undo`, { method: 'POST', headers: { 'tollgate-actor': 'dashboard' } });
+export const undo = (id) => json(`/v1/rules/history/${id}/undo`, { method: 'POST' });
 
 /** One request at the playground's gate: the decision with the status and headers that it came in. */
 export async function knock(body, signal) {
@@ -151,7 +154,7 @@ export async function follow(only, signal, hear, state) {
   }
 }
 
-/** The events of a text/event-stream. `EventSource` could not send a token. */
+/** The events of a text/event-stream. `EventSource` does not say why it cannot connect. */
 async function* events(body, attempt) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let text = '';

@@ -1,7 +1,7 @@
 // The frame around the pages: which one is open, how the server is, and who may ask.
 
-import { askForTokensWith, mayAskAgain } from './api.js';
-import { h, show } from './dom.js';
+import { mayAskAgain, session, signIn, signInWith, signOut } from './api.js';
+import { field, h, notice, show } from './dom.js';
 import { number, plural } from './format.js';
 import { begin, live } from './live.js';
 import { compare } from './views/compare.js';
@@ -51,27 +51,60 @@ function open() {
   opened = name;
 }
 
-/** Asks for a token; the server's own words say why. */
-function tokenDialog(problem) {
+/** Signs in with a token; the server's own words say why. Resolves to whether somebody did. */
+function signInDialog(problem) {
   return new Promise((resolve) => {
-    const input = h('input', { type: 'password', autocomplete: 'off', required: true, id: 'token', 'aria-describedby': 'token-why' });
-    const dialog = h('dialog', { 'aria-labelledby': 'token-title' },
-      h('form', { method: 'dialog' },
-        h('h2', { id: 'token-title' }, problem.status === 403 ? 'Another token, please' : 'A token, please'),
-        h('p', { id: 'token-why' }, problem.detail),
-        h('div', { class: 'field' }, h('label', { for: 'token' }, 'Token'), input,
-          h('p', { class: 'hint' }, 'A line of the file that the server was given as --admin-token-file. Kept until this tab is closed.')),
+    const token = field('Token', h('input', { type: 'password', autocomplete: 'off', required: true, id: 'token' }),
+      'A line of a token file of the server, or its last part. The server made such a file at its first start: token in its data directory.');
+    const dialog = h('dialog', { 'aria-labelledby': 'sign-in-title' },
+      h('form', { method: 'dialog', onsubmit: enter },
+        h('h2', { id: 'sign-in-title' }, problem.status === 403 ? 'Sign in with another token' : 'Sign in'),
+        h('p', {}, problem.status === 403 ? problem.detail
+          : ['Run ', h('code', {}, 'tollgate dashboard'), ' on the server and open the link that it prints, or enter a token.']),
+        token.node,
         h('div', { class: 'actions' },
-          h('button', { value: '', formnovalidate: true }, 'Not now'),
-          h('button', { value: 'use', class: 'primary' }, 'Continue'))));
+          h('button', { type: 'button', onclick: () => dialog.close() }, 'Not now'),
+          h('button', { class: 'primary' }, 'Sign in'))));
+    let signedIn = false;
+    async function enter(event) {
+      event.preventDefault();
+      try {
+        await signIn({ token: token.control.value.trim().split(':').pop() });
+        signedIn = true;
+        dialog.close();
+      } catch (failed) {
+        token.complain(failed.detail);
+        token.control.select();
+      }
+    }
     dialog.addEventListener('close', () => {
       dialog.remove();
-      resolve(dialog.returnValue === 'use' ? input.value.trim() : null);
+      resolve(signedIn);
+      if (signedIn) showWho();
     });
     document.body.append(dialog);
     dialog.showModal();
-    input.focus();
+    token.control.focus();
   });
+}
+
+/** Who is signed in, and the way out. */
+async function showWho() {
+  const { name } = await session();
+  const leave = async () => {
+    await signOut();
+    location.reload();
+  };
+  show(document.getElementById('who'), h('span', {}, name),
+    h('button', { type: 'button', class: 'quiet', onclick: leave }, 'Sign out'));
+}
+
+/** Exchanges the code of a login link, which is behind `#/login/`, for a session. It stays in no history. */
+async function useLoginLink() {
+  const [, code] = /^#\/login\/(\w+)$/.exec(location.hash) ?? [];
+  if (!code) return;
+  history.replaceState(null, '', '#/overview');
+  await signIn({ code }).catch((problem) => notice(problem.detail));
 }
 
 const PULSE = { live: 'live', waiting: 'connecting', paused: 'paused' };
@@ -125,7 +158,7 @@ function warn() {
   show(document.getElementById('banner'), found.map(([title, detail]) => h('p', { class: 'banner' }, h('strong', {}, title), ' ', detail)));
 }
 
-askForTokensWith(tokenDialog);
+signInWith(signInDialog);
 document.addEventListener('click', mayAskAgain, { capture: true });
 document.querySelector('.skip').addEventListener('click', (event) => {
   event.preventDefault();
@@ -139,5 +172,7 @@ live.on('rules', forever, warn);
 live.on('stats', forever, warn);
 live.on('lost', forever, warn);
 live.on('lost', forever, drawPulse);
+await useLoginLink();
+showWho().catch(() => {}); // the page says why
 open();
 begin();

@@ -12,13 +12,13 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tollgate::{Bounds, Clock, Limiter, MemoryStore, RuleSet};
 use tollgate_server::api::{Decision, Problem};
 use tollgate_server::{App, InProcess, RulesHome};
 
-pub(crate) use reach::{Address, ReachArgs};
+pub(crate) use reach::{Address, Plane, ReachArgs, ServerArgs};
 
 /// How long a server may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,6 +46,11 @@ struct Http {
     client: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, String>,
 }
 
+#[derive(Debug, Deserialize)]
+struct LoginLink {
+    path: String,
+}
+
 /// An answer that is not a success.
 #[derive(Debug, thiserror::Error)]
 #[error("{told}")]
@@ -59,7 +64,7 @@ pub(crate) struct Refused {
 impl Client {
     /// The API of an application in this process.
     pub(crate) fn in_process(app: App, shown: impl Into<String>) -> Self {
-        Client { shown: shown.into(), transport: Transport::InProcess(InProcess::new(app)) }
+        Client { shown: shown.into(), transport: Transport::InProcess(InProcess::new(app, &actor())) }
     }
 
     /// What to call it.
@@ -82,6 +87,16 @@ impl Client {
         let text = String::from_utf8_lossy(&body).into_owned();
         ensure!(status.is_success(), "{} answers {status}: {}", self.shown, text.trim_end());
         Ok(text)
+    }
+
+    /// A link that signs in to the dashboard.
+    ///
+    /// # Errors
+    ///
+    /// As [`text`](Self::text).
+    pub(crate) async fn login_link(&self) -> anyhow::Result<String> {
+        let link: LoginLink = self.post("/v1/login-link", &serde_json::json!({})).await?;
+        Ok(format!("{}{}", self.shown, link.path))
     }
 
     /// The JSON at a path.
@@ -156,7 +171,7 @@ impl Client {
         path: &str,
         body: String,
     ) -> anyhow::Result<(StatusCode, Vec<u8>)> {
-        let request = Request::builder().method(method).header("tollgate-actor", actor());
+        let request = Request::builder().method(method);
         let request = request.header(CONTENT_TYPE, "application/json");
         match &self.transport {
             Transport::InProcess(api) => {

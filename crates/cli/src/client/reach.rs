@@ -13,15 +13,21 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::{Client, Http, Transport};
+use crate::data::DataArgs;
+use crate::local::{LocalServer, token_file};
+use crate::terminal::remark;
 
 const EXAMPLE: &str = "write it like http://127.0.0.1:8081";
 
 /// What a server asks for, and what we ask of it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReachArgs {
-    /// The token to show to a server: the first one in this file, which may be the server's own
+    /// The token to show to a server: one in this file, with the role `write` if there is such a one. Without it, the server
+    /// that runs over the data directory is shown its own
     #[arg(long, value_name = "FILE", env = "TOLLGATE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
     /// The authority to trust for https://, as PEM; the system's without it
     #[arg(long, value_name = "FILE", env = "TOLLGATE_SERVER_CA")]
     server_ca: Option<PathBuf>,
@@ -31,6 +37,45 @@ pub(crate) struct ReachArgs {
     /// The certificate's key, as PEM
     #[arg(long, value_name = "FILE", env = "TOLLGATE_SERVER_KEY")]
     server_key: Option<PathBuf>,
+}
+
+/// Which of a server's listeners is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plane {
+    /// Decisions.
+    Data,
+    /// The dashboard and the admin API.
+    Admin,
+}
+
+/// A command about one server.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServerArgs {
+    /// The server [default: the one that runs over the data directory]
+    #[arg(long, value_name = "URL", env = "TOLLGATE_SERVER", hide_env_values = true)]
+    server: Option<String>,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+impl ServerArgs {
+    /// The server that is named, else the one of this machine.
+    ///
+    /// # Errors
+    ///
+    /// The address is not one, or no server runs here.
+    pub(crate) fn client(&self, plane: Plane) -> anyhow::Result<Client> {
+        let url = match &self.server {
+            Some(server) => server.clone(),
+            None => self.reach.local(plane).with_context(|| {
+                format!(
+                    "no server runs over the data directory {}; start one with `tollgate`, or name one with --server",
+                    self.reach.data.shown()
+                )
+            })?,
+        };
+        self.reach.client(&url)
+    }
 }
 
 /// Where a server is.
@@ -73,11 +118,32 @@ impl ReachArgs {
     /// The address is none, or a file is of no use. Nothing of a token or a key is repeated.
     pub(crate) fn client(&self, url: &str) -> anyhow::Result<Client> {
         let address = Address::of(url)?;
-        let authorization = self.token_file.as_deref().map(bearer).transpose()?;
+        let authorization = match &self.token_file {
+            Some(file) => Some(bearer(file)?),
+            None => self.own_token(&address)?,
+        };
         let connector = self.connector(address.is_tls())?;
         let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
         let Address { base, shown } = address;
         Ok(Client { shown, transport: Transport::Http(Box::new(Http { base, authorization, client })) })
+    }
+
+    /// The address of the server that runs over the data directory; says on standard error that it is used.
+    pub(crate) fn local(&self, plane: Plane) -> Option<String> {
+        let server = LocalServer::find(&self.data.path())?;
+        let address = if plane == Plane::Data { server.http } else { server.admin };
+        remark(&format!("asking the server at {address}"));
+        Some(address)
+    }
+
+    /// The token of the server that runs over the data directory, for that server alone.
+    fn own_token(&self, address: &Address) -> anyhow::Result<Option<HeaderValue>> {
+        let folder = self.data.path();
+        let is_it = |server: &LocalServer| [&server.http, &server.admin].contains(&&address.base);
+        match LocalServer::find(&folder).filter(is_it) {
+            Some(_) => bearer(&token_file(&folder)).map(Some),
+            None => Ok(None),
+        }
     }
 
     fn connector(&self, is_tls: bool) -> anyhow::Result<HttpsConnector<HttpConnector>> {
@@ -128,20 +194,23 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
+/// The secret of a line `name:role:secret`, of one that may write if there is such a one.
 fn bearer(path: &Path) -> anyhow::Result<HeaderValue> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read the token file {}", path.display()))?;
-    let lines = text.lines().map(str::trim);
-    let token = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(without_role).next();
-    let token = token.with_context(|| format!("{} has no token; put one on a line", path.display()))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let parts = |line| {
+        let mut parts = str::splitn(line, 3, ':').skip(1);
+        Some((parts.next()?, parts.next()?))
+    };
+    let mut tokens: Vec<(&str, &str)> = lines.filter_map(parts).collect();
+    tokens.sort_by_key(|(role, _)| *role != "write");
+    let (_, token) = tokens.first().with_context(|| {
+        format!("{} has no token; put one on a line, as name:role:secret", path.display())
+    })?;
     let sane = token.bytes().all(|byte| byte.is_ascii_graphic());
     ensure!(sane, "{}: a token has visible characters only and no blanks", path.display());
     let mut value = HeaderValue::from_str(&format!("Bearer {token}"))?;
     value.set_sensitive(true);
     Ok(value)
-}
-
-/// A server's file says what a token may do before it.
-fn without_role(line: &str) -> &str {
-    line.strip_prefix("read:").or_else(|| line.strip_prefix("write:")).unwrap_or(line)
 }

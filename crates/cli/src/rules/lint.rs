@@ -14,7 +14,7 @@ use super::entries::list;
 use super::place::{PlaceArgs, is_server};
 use super::yaml;
 use crate::ERROR;
-use crate::client::ReachArgs;
+use crate::client::{Plane, ReachArgs};
 use crate::load::{self, for_reading};
 use crate::terminal::Terminal;
 use crate::words::count;
@@ -84,7 +84,7 @@ impl Problems {
 
 pub(super) async fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let places = match &args.places[..] {
-        [] => args.place.named()?.into_iter().collect(),
+        [] => args.place.find(Plane::Admin)?.into_iter().collect(),
         places => places.to_vec(),
     };
     let mut all_good = true;

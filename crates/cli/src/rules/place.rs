@@ -9,8 +9,9 @@ use tollgate::rules::{self, RuleBook, STARTER};
 use tollgate::sql::Database;
 use tollgate_server::RulesHome;
 
-use crate::client::{Address, Client, ReachArgs, app};
+use crate::client::{Address, Client, Plane, ReachArgs, app};
 use crate::load::{self, for_reading, with_mode};
+use crate::terminal::remark;
 
 const RULES: &str = "TOLLGATE_RULES";
 const SERVER: &str = "TOLLGATE_SERVER";
@@ -19,8 +20,8 @@ const NOWHERE: &str = "the built-in rules cannot be changed; say where yours are
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PlaceArgs {
-    /// Where the rules are: a file (`-` is standard input), sqlite://path or postgres://user@host/name; without it the
-    /// built-in starter set
+    /// Where the rules are: a file (`-` is standard input), sqlite://path or postgres://user@host/name. Without it those of the
+    /// server that runs over the data directory; if none runs, of the database there; if there is none, the built-in starter set
     #[arg(long, value_name = "FILE|URL", env = RULES, hide_env_values = true)]
     rules: Option<PathBuf>,
     /// A running server to ask instead, such as http://127.0.0.1:8081, where its dashboard is; for `tollgate check`, where it
@@ -43,13 +44,13 @@ pub(super) enum Access {
 }
 
 impl PlaceArgs {
-    /// Opens the place to look at its rules or to change them; the built-in starter set if none is named.
+    /// Opens the place to look at its rules or to change them.
     ///
     /// # Errors
     ///
     /// It cannot be opened, two are named, or it is one whose rules cannot be changed.
     pub(in crate::rules) async fn open(&self, access: Access) -> anyhow::Result<Client> {
-        match self.named()? {
+        match self.find(Plane::Admin)? {
             Some(place) => open(&place, access, &self.reach).await,
             None if access == Access::Read => {
                 let rules = rules::parse("starter.yaml", STARTER)?;
@@ -66,8 +67,8 @@ impl PlaceArgs {
     /// # Errors
     ///
     /// As [`open`](Self::open).
-    pub(crate) fn open_to_decide(&self) -> anyhow::Result<Client> {
-        let place = self.named()?;
+    pub(crate) fn open_to_decide(&self, plane: Plane) -> anyhow::Result<Client> {
+        let place = self.find(plane)?;
         if let Some(server) = place.as_deref().filter(|place| is_server(place)) {
             return self.reach.client(server);
         }
@@ -77,12 +78,32 @@ impl PlaceArgs {
         Ok(Client::in_process(app, shown))
     }
 
+    /// The place that is named, else what there is on this machine: the running server, the database in the data directory, or
+    /// nothing, which is the built-in starter set. Says on standard error what it found.
+    ///
+    /// # Errors
+    ///
+    /// Two are named, or the server by what is no address.
+    pub(crate) fn find(&self, plane: Plane) -> anyhow::Result<Option<String>> {
+        if let Some(place) = self.named()? {
+            return Ok(Some(place));
+        }
+        let found = self.reach.local(plane).or_else(|| self.reach.data.database());
+        if found.is_none() {
+            let folder = self.reach.data.shown();
+            remark(&format!(
+                "no server is running over {folder} and no database is there; using the built-in starter set"
+            ));
+        }
+        Ok(found)
+    }
+
     /// The place that is named. A flag wins over the other's variable.
     ///
     /// # Errors
     ///
     /// Two are named, or the server by what is no address.
-    pub(crate) fn named(&self) -> anyhow::Result<Option<String>> {
+    fn named(&self) -> anyhow::Result<Option<String>> {
         let rules = self.rules.as_ref().map(|path| path.to_string_lossy().into_owned());
         if let Some(server) = &self.server {
             Address::of(server)?;

@@ -129,7 +129,10 @@ async fn a_proxy_that_passes_everything_on_reaches_no_admin_route() {
         "POST /v1/check HTTP/1.1\r\nhost: example.com\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
     let answer = send(proxy.port, ONE, check).await;
     assert_eq!(status(&answer), 200, "{answer}");
-    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    // With the token that opens them all: the routes are not there, whoever asks.
+    let token = proxy.token_lines();
+    let get =
+        |path: &str| format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{token}\r\n");
     let document = send(proxy.listener("admin"), ONE, &get("/openapi.json")).await;
     let (_, document) = document.split_once("\r\n\r\n").unwrap();
     let document: serde_json::Value = serde_json::from_str(document).unwrap();
@@ -148,7 +151,7 @@ async fn a_proxy_that_passes_everything_on_reaches_no_admin_route() {
     }
     assert!(lines.len() > 60, "{}", lines.len());
     for line in lines {
-        let answer = ask(proxy.port, ONE, &line, "").await;
+        let answer = ask(proxy.port, ONE, &line, &token).await;
         assert_eq!(status(&answer), 404, "{line}: {answer}");
         assert!(answer.contains("at the address of --admin"), "{line}: {answer}");
     }

@@ -11,6 +11,7 @@ use tollgate_tests::poll;
 use tollgate_tests::ports::free_port;
 use tollgate_tests::scratch::Scratch;
 use tollgate_tests::signals::Signal;
+use tollgate_tests::token;
 
 use crate::application::Application;
 
@@ -283,6 +284,11 @@ impl Proxy {
         let ready: serde_json::Value =
             serde_json::from_slice(&fs::read(self.folder.path().join("ready.json")).unwrap()).unwrap();
         ready[name].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap()
+    }
+
+    /// Lines of a head that show tollgate its own token.
+    pub(crate) fn token_lines(&self) -> String {
+        token::lines(&self.folder.path().join("data"))
     }
 
     /// One of tollgate's metrics.

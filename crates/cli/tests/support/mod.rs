@@ -5,18 +5,21 @@
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::{fs, mem};
 
 use tollgate_tests::poll::PATIENCE;
 use tollgate_tests::scratch::Scratch;
 use tollgate_tests::signals::Signal;
+use tollgate_tests::token;
 
 pub(crate) struct Served {
     process: Child,
     pub(crate) http: String,
     pub(crate) admin: String,
     pub(crate) greeting: String,
+    data: PathBuf,
     scratch: Scratch,
 }
 
@@ -25,11 +28,13 @@ impl Served {
     pub(crate) fn start(args: &[&str]) -> Self {
         let scratch = Scratch::new("served");
         let (ready, log) = (scratch.path().join("ready.json"), scratch.path().join("log"));
+        let given = args.iter().position(|arg| *arg == "--data-dir").map(|at| PathBuf::from(args[at + 1]));
+        let data = given.unwrap_or_else(|| scratch.path().join("data"));
         let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ready-file"])
             .arg(&ready)
             .args(args)
-            .env("TOLLGATE_DATA_DIR", scratch.path().join("data"))
+            .env("TOLLGATE_DATA_DIR", &data)
             .current_dir(scratch.path())
             .stdout(Stdio::piped())
             .stderr(File::create(&log).unwrap())
@@ -44,11 +49,16 @@ impl Served {
         }
         let ready: serde_json::Value = serde_json::from_slice(&fs::read(&ready).unwrap()).unwrap();
         let [http, admin] = ["http", "admin"].map(|name| ready[name].as_str().unwrap().to_owned());
-        Served { process, http, admin, greeting, scratch }
+        Served { process, http, admin, greeting, data, scratch }
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Its data directory, where commands find it.
+    pub(crate) fn data(&self) -> &Path {
+        &self.data
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
@@ -59,10 +69,12 @@ impl Served {
         self.send("POST", path, "", body)
     }
 
-    /// One request on a connection of its own, with further lines in its head, and the whole answer.
+    /// One request on a connection of its own, with further lines in its head, and the whole answer. It shows the server's own
+    /// token where none is in the head.
     pub(crate) fn send(&self, method: &str, path: &str, head: &str, body: &str) -> String {
         let mut connection = connect(self.plane_of(path));
-        connection.write(method, path, &format!("connection: close\r\n{head}"), body).unwrap();
+        let token = if head.contains("authorization") { String::new() } else { token::lines(&self.data) };
+        connection.write(method, path, &format!("connection: close\r\n{token}{head}"), body).unwrap();
         let mut answer = String::new();
         connection.0.read_to_string(&mut answer).unwrap();
         answer

@@ -20,7 +20,7 @@ use tollgate::{Answer, Descriptor, Micros, Timestamp};
 use tollgate_tower::{Identify, Protocol, Refusal, write_headers};
 
 use super::App;
-use super::admin::Peer;
+use super::auth::Peer;
 use super::problem::Problem;
 use super::query::Query;
 

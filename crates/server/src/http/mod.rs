@@ -1,7 +1,7 @@
 //! The HTTP API: from bytes to a decision and back, and whatever an operator asks.
 
-mod admin;
 mod ask;
+mod auth;
 mod authz;
 mod batch;
 mod check;
@@ -18,6 +18,8 @@ mod render;
 mod replay;
 mod reserve;
 mod rules;
+mod session;
+mod sessions;
 mod stats;
 mod tokens;
 mod violations;
@@ -41,10 +43,11 @@ use tollgate_tower::{DecisionIds, Identify};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub use admin::Access;
-pub(crate) use admin::Peer;
 use ask::AdHocSets;
 pub(crate) use ask::MAX_BODY_BYTES;
+pub use auth::Access;
+use auth::Caller;
+pub(crate) use auth::{Auth, Peer};
 pub(crate) use authz::{refusal_status, rejected};
 pub(crate) use check::Prefer;
 pub(crate) use events::EVENTS;
@@ -52,7 +55,8 @@ pub(crate) use problem::Problem;
 pub use rules::RulesHome;
 pub use tokens::{TokenError, Tokens};
 
-use openapi::Guard;
+use auth::Guard;
+use tokens::Role;
 use web::Pages;
 
 use crate::api::RuleStats;
@@ -79,7 +83,7 @@ pub struct Parts {
     /// Where checks are answered, once a listener is open.
     checks_at: Arc<OnceLock<SocketAddr>>,
     started_at: Timestamp,
-    access: Access,
+    pub(crate) auth: Arc<Auth>,
     traffic: Arc<Traffic>,
     headers: Arc<HeaderForm>,
     gate: Arc<authz::Gate>,
@@ -115,7 +119,6 @@ impl App {
         };
         App(Arc::new(Parts {
             started_at: limiter.clock().now(),
-            limiter,
             ids: Arc::new(DecisionIds::new()),
             status: rules.status().cloned(),
             rules: Arc::new(rules),
@@ -124,12 +127,13 @@ impl App {
             events: Arc::new(Hub::new()),
             store_shown: kind.into(),
             checks_at: Arc::default(),
-            access: Access::default(),
+            auth: Arc::new(Auth::new(Access::default(), limiter.clock().clone())),
             traffic: Arc::default(),
             headers: Arc::new(HeaderForm::DEFAULT),
             gate: Arc::default(),
             pages: Arc::default(),
             ad_hoc: Arc::default(),
+            limiter,
         }))
     }
 
@@ -158,10 +162,11 @@ impl App {
         self.with(|parts| parts.store_shown = shown.into())
     }
 
-    /// The same for those who show a token.
+    /// The same with tokens. Without any, every route that needs a credential answers 401.
     #[must_use]
     pub fn with_access(self, access: Access) -> Self {
-        self.with(|parts| parts.access = access)
+        let auth = Arc::new(Auth::new(access, self.limiter.clock().clone()));
+        self.with(|parts| parts.auth = auth)
     }
 
     /// The same with another form of the headers that tell about limits.
@@ -180,6 +185,12 @@ impl App {
     #[must_use]
     pub fn with_web_dir(self, folder: PathBuf) -> Self {
         self.with(|parts| parts.pages = Arc::new(Pages::Folder(folder)))
+    }
+
+    /// Whether checks are answered to callers with a token only.
+    #[must_use]
+    pub fn checks_need_a_token(&self) -> bool {
+        !self.auth.checks_are_open()
     }
 
     pub(crate) fn traffic(&self) -> &Arc<Traffic> {
@@ -214,11 +225,6 @@ impl Parts {
     /// How the rules are, where somebody follows them.
     pub(crate) fn report(&self) -> Option<RulesReport> {
         self.status.as_ref().map(RulesStatus::report)
-    }
-
-    /// Whether checks want nothing but a body.
-    pub(crate) const fn checks_are_open(&self) -> bool {
-        self.access.check.is_none()
     }
 
     /// Checks are answered there.
@@ -260,7 +266,7 @@ pub(crate) enum Plane {
 }
 
 pub(crate) fn router(app: App, plane: Plane) -> Router {
-    let documented = || documented(plane, &app.access).split_for_parts().0;
+    let documented = || documented(plane, &app.auth).split_for_parts().0;
     let router = match plane {
         Plane::Data => documented(),
         Plane::Admin => documented().merge(web::router()),
@@ -275,75 +281,105 @@ pub(crate) fn router(app: App, plane: Plane) -> Router {
         .with_state(app)
 }
 
-/// Every route of a plane with what the document says about it: there is no other way to add one.
-fn documented(plane: Plane, access: &Access) -> OpenApiRouter<App> {
-    let routes = OpenApiRouter::with_openapi(openapi::document(plane))
-        .routes(routes!(health::livez))
-        .routes(routes!(health::readyz))
-        .routes(routes!(openapi::openapi))
-        .merge(match plane {
-            Plane::Data => decisions(access.clone()),
-            Plane::Admin | Plane::Metrics => admin(access.clone()),
-        });
-    openapi::with_problems(routes)
-}
-
-/// Both planes for callers in this process.
-pub(crate) fn unguarded(app: App) -> Router {
-    checks().merge(operations()).split_for_parts().0.with_state(app)
-}
-
-/// What applications ask.
-fn decisions(access: Access) -> OpenApiRouter<App> {
-    let routes = openapi::guarded(checks(), Guard::Check);
-    let guarded = match access.check {
-        // Nothing stands in the way of the hottest path, where nothing is asked.
-        None => routes,
-        Some(_) => routes.route_layer(from_fn_with_state(access, admin::guard_check)),
+/// Every route of a plane with what the document says about it and the role that it needs: there is no other way to add one.
+fn documented(plane: Plane, auth: &Arc<Auth>) -> OpenApiRouter<App> {
+    let needs = |needed: Role, routes: OpenApiRouter<App>| {
+        let guard = Guard { auth: Arc::clone(auth), needed };
+        openapi::guarded(routes, needed).route_layer(from_fn_with_state(guard, auth::guard))
     };
-    // The token that a proxy passes on is its client's, for the application; the proxy is known by its address.
-    guarded.merge(openapi::with_methods_in_ids(OpenApiRouter::new().routes(routes!(authz::authz))))
+    let open = OpenApiRouter::with_openapi(openapi::document(plane))
+        .routes(routes!(health::livez))
+        .routes(routes!(health::readyz));
+    openapi::with_problems(match plane {
+        Plane::Data => open
+            .routes(routes!(openapi::openapi))
+            // The token that a proxy passes on is its client's, for the application; the proxy is known by its address.
+            .merge(openapi::with_methods_in_ids(OpenApiRouter::new().routes(routes!(authz::authz))))
+            .merge(needs(Role::Check, checks()))
+            .merge(needs(Role::Settle, settlements())),
+        Plane::Admin | Plane::Metrics => open
+            .routes(routes!(session::sign_in))
+            .routes(routes!(session::sign_out))
+            .merge(needs(Role::Read, views()))
+            .merge(needs(Role::Write, changes())),
+    })
+}
+
+/// Both planes for a caller in this process, who needs no credential.
+pub(crate) fn unguarded(app: App, who: &str) -> Router {
+    let routes = checks().merge(settlements()).merge(views()).merge(changes());
+    routes.split_for_parts().0.layer(Extension(Caller::in_process(who))).with_state(app)
 }
 
 fn checks() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(check::check))
         .routes(routes!(check::peek))
-        .routes(routes!(check::refund))
         .routes(routes!(reserve::reserve))
-        .routes(routes!(reserve::settle))
         .routes(routes!(batch::batch))
 }
 
-/// What changes or reveals state.
-fn admin(access: Access) -> OpenApiRouter<App> {
-    openapi::guarded(operations(), Guard::Admin).route_layer(from_fn_with_state(access, admin::guard))
+/// What gives tokens back.
+fn settlements() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(check::refund)).routes(routes!(reserve::settle))
 }
 
-fn operations() -> OpenApiRouter<App> {
+/// What only shows state.
+fn views() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(rules::list, rules::add))
-        .routes(routes!(rules::edits::edit))
+        .routes(routes!(openapi::openapi))
+        .routes(routes!(session::session))
+        .routes(routes!(session::login_link))
+        .routes(routes!(rules::list))
+        .routes(routes!(rules::get))
         .routes(routes!(rules::preview::preview))
         .routes(routes!(rules::history::history))
-        .routes(routes!(rules::history::undo))
-        .routes(routes!(rules::get, rules::put, rules::patch, rules::remove))
         .routes(routes!(violations::list))
-        .routes(routes!(check::playground))
         .routes(routes!(explain::explain))
         .routes(routes!(decisions::list))
         .routes(routes!(decisions::get))
-        .routes(routes!(keys::get, keys::forget))
+        .routes(routes!(keys::get))
         .routes(routes!(stats::stats))
         .routes(routes!(events::events))
         .routes(routes!(replay::replay))
         .routes(routes!(health::metrics))
 }
 
+/// What changes rules or buckets.
+fn changes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(rules::add))
+        .routes(routes!(rules::edits::edit))
+        .routes(routes!(rules::put, rules::patch, rules::remove))
+        .routes(routes!(rules::history::undo))
+        .routes(routes!(keys::forget))
+        .routes(routes!(check::playground))
+}
+
 /// Both planes on one router.
 #[cfg(test)]
-pub(crate) fn both_planes(app: App) -> Router {
+pub(crate) fn guarded_planes(app: App) -> Router {
     router(app.clone(), Plane::Admin).fallback_service(router(app, Plane::Data))
+}
+
+/// The same for a caller who may do everything, where a request does not say otherwise.
+#[cfg(test)]
+pub(crate) fn both_planes(app: App) -> Router {
+    use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+    use axum::http::{HeaderValue, Request};
+
+    let secret = "write-0123456789abcdef";
+    let tokens = Tokens::parse(&format!("tester:write:{secret}")).unwrap();
+    let router = guarded_planes(app.with_access(Access { tokens: vec![tokens], hosts: Vec::new() }));
+    let credential = HeaderValue::try_from(format!("Bearer {secret}")).unwrap();
+    Router::new().fallback_service(router).layer(tower::util::MapRequestLayer::new(
+        move |mut request: Request<axum::body::Body>| {
+            let headers = request.headers_mut();
+            headers.entry(AUTHORIZATION).or_insert_with(|| credential.clone());
+            headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+            request
+        },
+    ))
 }
 
 #[cfg(test)]

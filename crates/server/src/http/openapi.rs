@@ -1,19 +1,22 @@
 //! `GET /openapi.json`: the API, described by the code that answers it.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use axum::Extension;
 use axum::body::Bytes;
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use tollgate::Clock;
 use utoipa::OpenApi;
 use utoipa::openapi::path::{Operation, PathItem};
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
 use utoipa::openapi::{Components, Content, Ref, RefOr, Response, Responses};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::admin::role_for;
+use super::auth::Auth;
 use super::render::PROBLEM;
 use super::tokens::Role;
 use super::{Access, App, Plane, documented};
@@ -23,25 +26,24 @@ static DATA: LazyLock<Bytes> = LazyLock::new(|| rendered(Plane::Data));
 static ADMIN: LazyLock<Bytes> = LazyLock::new(|| rendered(Plane::Admin));
 
 fn rendered(plane: Plane) -> Bytes {
-    let (_, document) = documented(plane, &Access::default()).split_for_parts();
+    let nobody = Arc::new(Auth::new(Access::default(), Clock::system()));
+    let (_, document) = documented(plane, &nobody).split_for_parts();
     document.to_json().expect("a document of text and numbers is JSON").into()
 }
 
-/// What the document calls the token that a route may ask for.
+/// What the document calls the credentials that a route may ask for.
 const TOKEN: &str = "token";
+const SESSION: &str = "session";
 
 /// What is said about the whole; every route adds itself.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "tollgate"),
     tags(
-        (name = "decisions", description = "May this request pass, and if not, when? With a token, where the server \
-            was started with `--check-token-file`."),
-        (name = "rules", description = "The rules, to look at and to change. With a token, where the server was \
-            started with `--admin-token-file`; else for its own machine only."),
-        (name = "operating", description = "What was decided, and how the server is. With a token, where the server \
-            was started with `--admin-token-file`; else for its own machine only. `/livez`, `/readyz` and \
-            `/openapi.json` are for everybody."),
+        (name = "decisions", description = "May this request pass, and if not, when? Checks need a token once the server has \
+            one with the role `check`; refunds and settlements always need one."),
+        (name = "rules", description = "The rules, to look at and to change."),
+        (name = "operating", description = "What was decided, and how the server is."),
     )
 )]
 struct Whole;
@@ -52,56 +54,49 @@ pub(super) fn document(plane: Plane) -> utoipa::openapi::OpenApi {
     let (title, description, unused) = match plane {
         Plane::Data => ("tollgate", "Rate limit decisions over HTTP.", "rules"),
         Plane::Admin | Plane::Metrics => {
-            ("tollgate admin", "Rules, decisions and state of a tollgate server.", "")
+            ("tollgate admin", "Rules, decisions and state of a tollgate server.", "decisions")
         }
     };
     document.info.title = title.to_owned();
     document.info.description = Some(description.to_owned());
     document.tags.iter_mut().for_each(|tags| tags.retain(|tag| tag.name != unused));
-    let said = "A line of the token file, without what it says of its role.";
+    let said = "The secret of a line `name:role:secret` of the token file.";
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(said)).build();
     let components = document.components.get_or_insert_with(Components::new);
     components.add_security_scheme(TOKEN, SecurityScheme::Http(bearer));
+    if plane != Plane::Data {
+        let said = "Set by `POST /v1/session`; the port of the server is part of the name.";
+        let cookie = ApiKeyValue::with_description("tollgate-session-8081", said);
+        components.add_security_scheme(SESSION, SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
+    }
     document
 }
 
-/// Who stands before a route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Guard {
-    Check,
-    Admin,
-}
-
-impl Guard {
-    /// What it may answer in the place of a route.
-    fn answers(self, method: &Method, path: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let stranger = match self {
-            Guard::Check => "a token is asked for, and none was shown that is known",
-            Guard::Admin => {
-                "no token that is known; or none is asked for, and it does not come from this machine"
-            }
-        };
-        let wrong_role = match self {
-            Guard::Check => "the token is known, and not for decisions",
-            Guard::Admin if role_for(method, path) == Role::Write => {
-                "the token is known, and may not change anything"
-            }
-            Guard::Admin => "the token is known, and for decisions only",
-        };
-        let too_many = "too many wrong tokens came from this address";
-        [("401", stranger), ("403", wrong_role), ("429", too_many)].into_iter()
-    }
-}
-
-/// Says of these routes that they may take a token, and what the guard before them may answer.
-pub(super) fn guarded(mut routes: OpenApiRouter<App>, guard: Guard) -> OpenApiRouter<App> {
-    for (path, item) in &mut routes.get_openapi_mut().paths.paths {
-        for (method, operation) in operations(item) {
-            let token = SecurityRequirement::new(TOKEN, Vec::<String>::new());
-            operation.security = Some(vec![SecurityRequirement::default(), token]);
-            for (status, told) in guard.answers(&method, path) {
-                add_problem(&mut operation.responses, status, told);
-            }
+/// Says of these routes which credential they need, and what the guard before them may answer.
+pub(super) fn guarded(mut routes: OpenApiRouter<App>, needed: Role) -> OpenApiRouter<App> {
+    let requirement = |name| SecurityRequirement::new(name, Vec::<String>::new());
+    let security = match needed {
+        Role::Check => vec![SecurityRequirement::default(), requirement(TOKEN)],
+        Role::Settle => vec![requirement(TOKEN)],
+        Role::Read | Role::Write => vec![requirement(TOKEN), requirement(SESSION)],
+    };
+    let wrong_role = format!("the token does not have the role {}", needed.accepted());
+    let cross_site = format!("{wrong_role}; or a page of another origin sent this with a session");
+    let (unknown, too_many) =
+        ("no token or session that is known", "too many wrong tokens came from this address");
+    for (_, operation) in routes.get_openapi_mut().paths.paths.values_mut().flat_map(operations) {
+        operation.security = Some(security.clone());
+        let mut add = |status, told| add_problem(&mut operation.responses, status, told);
+        add("401", unknown);
+        add("429", too_many);
+        if matches!(needed, Role::Check | Role::Settle) {
+            add("403", &wrong_role);
+            continue;
+        }
+        add("403", &cross_site);
+        add("421", "sent with a session to a host name that is not this server's");
+        if needed == Role::Write {
+            add("415", "a change that is not JSON");
         }
     }
     routes

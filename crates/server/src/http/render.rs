@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tollgate::Timestamp;
@@ -72,6 +72,9 @@ impl IntoResponse for Reply {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         headers.extend(self.retry_after.map(|seconds| (RETRY_AFTER, seconds.into())));
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(limits) = self.limits {
             write_headers(limits, headers);
         }

@@ -10,8 +10,8 @@ use tollgate::{Micros, ReservationId, ReservationLimit, ReserveError, SettleErro
 use utoipa::ToSchema;
 
 use super::App;
-use super::admin::Caller;
 use super::ask::{AdHocSets, Asked, CheckBody, Facts, Place, Sent, one};
+use super::auth::CallerKey;
 use super::check::{Prefer, away};
 use super::problem::{Problem, Problems};
 use crate::api::{self, Reserved, Settled};
@@ -79,7 +79,7 @@ pub(super) struct SettleBody {
 pub(super) async fn reserve(
     State(app): State<App>,
     prefer: Prefer,
-    Caller(caller): Caller,
+    CallerKey(caller): CallerKey,
     Sent(bytes): Sent,
 ) -> Result<Response, Problem> {
     let example = "{\"attributes\": {\"user_id\": \"42\"}, \"cost\": 100}";

@@ -74,8 +74,9 @@ impl Direct<'_> {
         let mut silence = pin!(sleep(self.silence));
         let mut closing = pin!(Phase::Closing.reached(phase));
         loop {
-            // Those who ask on are told by hyper to ask elsewhere.
-            let app = self.app.filter(|_| !self.traffic.stopping.load(Ordering::Relaxed));
+            // Those who ask on are told by hyper to ask elsewhere; and callers who need a token are let in there.
+            let stopping = self.traffic.stopping.load(Ordering::Relaxed);
+            let app = self.app.filter(|app| !stopping && app.auth.checks_are_open());
             match (look(&read), app) {
                 (Seen::Check { body, end, prefer }, Some(app)) => {
                     if !self.answer(app, &read[body..end], prefer, &mut answers).await {

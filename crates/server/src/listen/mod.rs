@@ -55,8 +55,8 @@ use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
 use crate::http::{App, EVENTS, Peer, Plane, Problem, router};
-use crate::kept::Kept;
 use crate::record::events::Hangup;
+use crate::reload::Reloadable;
 use crate::server::Config;
 use crate::telemetry::{Observe, REQUEST_ID};
 use direct::{Direct, HTTP2};
@@ -161,7 +161,7 @@ pub(crate) struct Listener {
     socket: TcpListener,
     address: SocketAddr,
     plane: Plane,
-    tls: Option<Arc<Kept<ServerConfig>>>,
+    tls: Option<Arc<Reloadable<ServerConfig>>>,
     patience: Patience,
     observe: Observe,
     traffic: Arc<Traffic>,
@@ -172,7 +172,7 @@ impl Listener {
         plane: Plane,
         address: SocketAddr,
         config: &Config,
-        tls: Option<Arc<Kept<ServerConfig>>>,
+        tls: Option<Arc<Reloadable<ServerConfig>>>,
         traffic: Arc<Traffic>,
     ) -> io::Result<Self> {
         let socket = TcpListener::bind(address).await?;
@@ -321,7 +321,7 @@ impl Connection {
     /// they are made when there is something to do.
     async fn serve_checks(self, mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let is_direct = self.doors.plane == Plane::Data && self.observe.is_off();
-        let app = Some(&self.doors.app).filter(|app| is_direct && app.checks_are_open());
+        let app = Some(&self.doors.app).filter(|_| is_direct);
         let direct = Direct { app, traffic: &self.traffic, silence: self.patience.head };
         let Some(read) = direct.serve(&mut stream, self.phase.clone()).await else {
             let _ = stream.shutdown().await; // an error is a client that has closed the connection

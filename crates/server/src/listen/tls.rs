@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
-use crate::kept::Kept;
+use crate::reload::Reloadable;
 
 /// The files that TLS is made of. They may be replaced while the server runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,10 +65,10 @@ pub enum TlsError {
 
 impl TlsFiles {
     /// Reads the files, now and whenever they change.
-    pub(crate) fn keep(self) -> Result<Arc<Kept<ServerConfig>>, TlsError> {
+    pub(crate) fn keep(self) -> Result<Arc<Reloadable<ServerConfig>>, TlsError> {
         let mut files = vec![self.certificate.clone(), self.key.clone()];
         files.extend(self.client_ca.clone());
-        Kept::new("TLS certificates", files, move || self.load(), || None)
+        Reloadable::new("TLS certificates", files, move || self.load(), || None)
     }
 
     fn load(&self) -> Result<ServerConfig, TlsError> {

@@ -2,21 +2,20 @@
 
 use std::collections::HashMap;
 
-use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::{Extension, Json};
 use tollgate::rules::{Edit, RuleRow};
 
 use super::super::App;
 use super::super::ask::Sent;
+use super::super::auth::Caller;
 use super::super::problem::{Problem, Problems};
 use super::preview::MAX_SET_BYTES;
-use super::{actor, read, refused};
+use super::{read, refused};
 use crate::api::{RuleEdit, RuleEdits, RulesEdited};
 
 /// Make several changes together, or none of them.
 #[utoipa::path(post, operation_id = "edit_rules", path = "/v1/rules/edits", tag = "rules", request_body = RuleEdits,
-    params(("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
     responses(
         (status = 200, description = "made, and in effect", body = RulesEdited),
         (status = 404, description = "no such rule"),
@@ -28,11 +27,10 @@ use crate::api::{RuleEdit, RuleEdits, RulesEdited};
     ))]
 pub(crate) async fn edit(
     State(app): State<App>,
-    headers: HeaderMap,
+    Extension(caller): Extension<Caller>,
     Sent(body): Sent<MAX_SET_BYTES>,
 ) -> Result<Json<RulesEdited>, Problem> {
     let book = app.rules.writable()?;
-    let who = actor(&headers)?;
     let RuleEdits { edits } = Problem::parse(
         &body,
         "{\"edits\": [{\"add\": {\"rule\": {\"key\": \"global\", \"limit\": \"100/s\"}}}]}",
@@ -44,7 +42,7 @@ pub(crate) async fn edit(
     let edits = edits.iter().enumerate().map(|(place, edit)| {
         edit_of(edit, &rows).map_err(|problem| problem.within(&format!("edits[{place}]")))
     });
-    let edited = book.apply(who, edits.collect::<Result<_, _>>()?).await.map_err(refused)?;
+    let edited = book.apply(&caller.name, edits.collect::<Result<_, _>>()?).await.map_err(refused)?;
     app.rules.refresh().await;
     let enforced = app.limiter.rules();
     let entry = |row: &RuleRow| app.rules.entry(row, &enforced);

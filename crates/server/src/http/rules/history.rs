@@ -1,17 +1,18 @@
 //! `/v1/rules/history`: who changed which rule when, and how to take that back.
 
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Uri};
+use axum::http::Uri;
+use axum::{Extension, Json};
 use tollgate::core::Draft;
 use tollgate::rules::{Change, RuleRow};
 
 use super::super::App;
+use super::super::auth::Caller;
 use super::super::problem::Problem;
 use super::super::query::Query;
 use super::entry::in_utc;
-use super::{actor, number, refused};
+use super::{number, refused};
 use crate::api::{RuleChange, RuleHistory, RuleUndone};
 
 /// Changes on a page, and the most there may be.
@@ -48,8 +49,7 @@ pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<Rul
 
 /// Take a change back, if it is the last of its rule.
 #[utoipa::path(post, operation_id = "undo_rule_change", path = "/v1/rules/history/{id}/undo", tag = "rules",
-    params(("id" = i64, Path, description = "the number of a change"),
-        ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
+    params(("id" = i64, Path, description = "the number of a change")),
     responses(
         (status = 200, description = "the rule as it is then", body = RuleUndone),
         (status = 400, description = "a header that does not fit"),
@@ -62,10 +62,10 @@ pub(crate) async fn history(State(app): State<App>, uri: Uri) -> Result<Json<Rul
 pub(crate) async fn undo(
     State(app): State<App>,
     id: Result<Path<String>, PathRejection>,
-    headers: HeaderMap,
+    Extension(caller): Extension<Caller>,
 ) -> Result<Json<RuleUndone>, Problem> {
     let book = app.rules.writable()?;
-    let row = book.undo(actor(&headers)?, number(id)?).await.map_err(refused)?;
+    let row = book.undo(&caller.name, number(id)?).await.map_err(refused)?;
     app.rules.refresh().await;
     let enforced = app.limiter.rules();
     Ok(Json(RuleUndone { entry: row.as_ref().map(|row| app.rules.entry(row, &enforced)) }))

@@ -16,12 +16,12 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{ETAG, LOCATION};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use tollgate::RuleSet;
 use tollgate::rules::{BookError, Refresher, RuleBook, RuleRow, RulesStatus};
 
@@ -29,16 +29,11 @@ pub(super) use read::set_of as read_set;
 
 use super::App;
 use super::ask::Sent;
+use super::auth::Caller;
 use super::problem::{Problem, Problems};
 use crate::api::{Mistake, Rule, RuleEntry, RuleList};
 use if_match::IfMatch;
 
-/// Who changes something, for the history.
-const ACTOR: HeaderName = HeaderName::from_static("tollgate-actor");
-/// The most characters of it.
-const LONGEST_ACTOR: usize = 100;
-/// Who changes something without saying so.
-const NOBODY: &str = "api";
 /// A change is answered by then, also if it has not taken effect yet.
 const IN_EFFECT_WITHIN: Duration = Duration::from_secs(5);
 
@@ -173,7 +168,6 @@ async fn entries(app: &App, book: &RuleBook, rows: &Arc<Vec<RuleRow>>) -> Result
 
 /// Add a rule, which is in effect when this is answered.
 #[utoipa::path(post, operation_id = "add_rule", path = "/v1/rules", tag = "rules",
-    params(("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
     request_body = Rule,
     responses(
         (status = 201, description = "added", body = RuleEntry),
@@ -184,13 +178,12 @@ async fn entries(app: &App, book: &RuleBook, rows: &Arc<Vec<RuleRow>>) -> Result
     ))]
 pub(super) async fn add(
     State(app): State<App>,
-    headers: HeaderMap,
+    Extension(caller): Extension<Caller>,
     Sent(body): Sent,
 ) -> Result<Response, Problem> {
     let book = app.rules.writable()?;
-    let who = actor(&headers)?;
     let draft = read::rule(&body)?;
-    let row = book.add(who, draft).await.map_err(refused)?;
+    let row = book.add(&caller.name, draft).await.map_err(refused)?;
     app.rules.refresh().await;
     let place = HeaderValue::try_from(format!("/v1/rules/{}", row.rule_id)).ok();
     let mut response = entry(StatusCode::CREATED, &row, &app);
@@ -217,8 +210,7 @@ pub(super) async fn get(
 /// Replace a rule.
 #[utoipa::path(put, operation_id = "replace_rule", path = "/v1/rules/{id}", tag = "rules",
     params(("id" = i64, Path, description = "the number of a rule"),
-        ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
-        ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`")),
     request_body = Rule,
     responses(
         (status = 200, description = "replaced", body = RuleEntry),
@@ -234,9 +226,10 @@ pub(super) async fn put(
     State(app): State<App>,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
+    Extension(caller): Extension<Caller>,
     Sent(body): Sent,
 ) -> Result<Response, Problem> {
-    let change = Change::of(&app, id, &headers).await?;
+    let change = Change::of(&app, id, &headers, &caller).await?;
     let draft = read::rule(&body)?;
     read::gives_what_is_unreadable(&change.seen, read::Change::Replace, &body)?;
     change.update(&app, draft).await
@@ -245,8 +238,7 @@ pub(super) async fn put(
 /// Change fields of a rule (a JSON merge patch).
 #[utoipa::path(patch, operation_id = "patch_rule", path = "/v1/rules/{id}", tag = "rules",
     params(("id" = i64, Path, description = "the number of a rule"),
-        ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
-        ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`")),
     request_body = Rule,
     responses(
         (status = 200, description = "changed", body = RuleEntry),
@@ -262,9 +254,10 @@ pub(super) async fn patch(
     State(app): State<App>,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
+    Extension(caller): Extension<Caller>,
     Sent(body): Sent,
 ) -> Result<Response, Problem> {
-    let change = Change::of(&app, id, &headers).await?;
+    let change = Change::of(&app, id, &headers, &caller).await?;
     read::gives_what_is_unreadable(&change.seen, read::Change::Patch, &body)?;
     let draft = read::patched(&change.seen.draft(), &body)?;
     change.update(&app, draft).await
@@ -273,8 +266,7 @@ pub(super) async fn patch(
 /// Remove a rule.
 #[utoipa::path(delete, operation_id = "remove_rule", path = "/v1/rules/{id}", tag = "rules",
     params(("id" = i64, Path, description = "the number of a rule"),
-        ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`"),
-        ("Tollgate-Actor" = Option<String>, Header, description = "who the history says it was")),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the rule as it was seen, or `*`")),
     responses(
         (status = 204, description = "removed"),
         (status = 400, description = "a header that does not fit"),
@@ -288,8 +280,9 @@ pub(super) async fn remove(
     State(app): State<App>,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
+    Extension(caller): Extension<Caller>,
 ) -> Result<Response, Problem> {
-    let Change { book, who, seen } = Change::of(&app, id, &headers).await?;
+    let Change { book, who, seen } = Change::of(&app, id, &headers, &caller).await?;
     book.remove(who, seen.rule_id, seen.version).await.map_err(refused)?;
     app.rules.refresh().await;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -306,10 +299,11 @@ impl<'a> Change<'a> {
     async fn of(
         app: &'a App,
         id: Result<Path<String>, PathRejection>,
-        headers: &'a HeaderMap,
+        headers: &HeaderMap,
+        caller: &'a Caller,
     ) -> Result<Self, Problem> {
         let book = app.rules.writable()?;
-        let (who, wanted) = (actor(headers)?, IfMatch::of(headers)?);
+        let wanted = IfMatch::of(headers)?;
         let seen = book.get(number(id)?).await.map_err(refused)?;
         if !wanted.fits(seen.version) {
             let detail = format!(
@@ -318,7 +312,7 @@ impl<'a> Change<'a> {
             );
             return Err(changed_meanwhile(detail, Some(&seen)));
         }
-        Ok(Change { book, who, seen })
+        Ok(Change { book, who: &caller.name, seen })
     }
 
     async fn update(self, app: &App, draft: tollgate::core::Draft) -> Result<Response, Problem> {
@@ -341,16 +335,6 @@ fn number(id: Result<Path<String>, PathRejection>) -> Result<i64, Problem> {
     let Path(text) = id.map_err(|error| Problem::missing(error.body_text()))?;
     text.parse()
         .map_err(|_| Problem::missing(format!("`{text}` is no number; GET /v1/rules lists the rules")))
-}
-
-fn actor(headers: &HeaderMap) -> Result<&str, Problem> {
-    let Some(value) = headers.get(ACTOR) else { return Ok(NOBODY) };
-    let name = str::from_utf8(value.as_bytes()).unwrap_or_default().trim();
-    let fits =
-        !name.is_empty() && name.chars().count() <= LONGEST_ACTOR && !name.chars().any(char::is_control);
-    fits.then_some(name).ok_or_else(|| {
-        Problem::bad_header(format!("`{ACTOR}` is a name of 1 to {LONGEST_ACTOR} printable characters"))
-    })
 }
 
 /// A rule is not what the client saw.

@@ -95,7 +95,7 @@ fn detail(problem: &Value) -> &str {
 async fn a_rule_is_added_read_replaced_patched_and_removed() {
     let server = Server::start().await;
     let rule = json!({"name": "per-user", "key": "user:{user_id}", "limit": "10/s burst 50"});
-    let (status, headers, entry) = server.send("POST /v1/rules", &[("tollgate-actor", "me")], &rule).await;
+    let (status, headers, entry) = server.send("POST /v1/rules", &[], &rule).await;
     assert_eq!(status, StatusCode::CREATED);
     assert_eq!(
         (&headers["location"], &headers["etag"]),
@@ -225,7 +225,7 @@ async fn mistakes_are_named_as_in_a_rules_file_with_their_path() {
 #[tokio::test]
 async fn history_says_who_did_what_and_takes_it_back() {
     let server = Server::start().await;
-    let by = [("tollgate-actor", "Änne"), ("if-match", "*")];
+    let by = [("if-match", "*")];
     server.add(json!({"name": "a", "key": "global", "limit": "1/h"})).await;
     server.send("PATCH /v1/rules/1", &by, r#"{"limit": "2/h"}"#).await;
     server.send("PATCH /v1/rules/1", &by, r#"{"mode": "off"}"#).await;
@@ -240,7 +240,7 @@ async fn history_says_who_did_what_and_takes_it_back() {
     let newest = &page["history"][0];
     assert_eq!(
         (&newest["who"], &newest["before"]["limit"], &newest["after"]),
-        (&json!("Änne"), &json!("2/h"), &Value::Null)
+        (&json!("tester"), &json!("2/h"), &Value::Null)
     );
     let line = format!("GET /v1/rules/history?before={}", page["next"]);
     let (_, _, rest) = server.send(&line, &[], "").await;
@@ -248,7 +248,7 @@ async fn history_says_who_did_what_and_takes_it_back() {
         (actions(&rest), &rest["next"]),
         (vec!["\"edit\"".to_owned(), "\"add\"".to_owned()], &Value::Null)
     );
-    assert_eq!((&rest["history"][1]["who"], &rest["history"][1]["before"]), (&json!("api"), &Value::Null));
+    assert_eq!((&rest["history"][1]["who"], &rest["history"][1]["before"]), (&json!("tester"), &Value::Null));
 
     let undo = |change: &Value| format!("POST /v1/rules/history/{}/undo", change["id"]);
     let (status, _, undone) = server.send(&undo(newest), &by, "").await;
@@ -260,8 +260,6 @@ async fn history_says_who_did_what_and_takes_it_back() {
     assert_eq!(server.send("POST /v1/rules/history/99/undo", &by, "").await.0, StatusCode::NOT_FOUND);
     let (status, _, problem) = server.send("GET /v1/rules/history?limt=1", &[], "").await;
     assert_eq!((status, &problem["path"]), (StatusCode::BAD_REQUEST, &json!("limt")));
-    let (status, _, _) = server.send("POST /v1/rules", &[("tollgate-actor", &"x".repeat(101))], "{}").await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]
@@ -324,34 +322,6 @@ async fn rules_of_a_file_are_shown_and_not_changed() {
     let (status, _, problem) = send(&router, "GET /v1/violations", &[], "").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert!(detail(&problem).contains("--rules sqlite://path"), "{problem}");
-}
-
-#[tokio::test]
-async fn strangers_are_401_everywhere_and_may_still_ask_for_a_decision() {
-    let server = Server::start().await;
-    for line in [
-        "GET /v1/rules",
-        "POST /v1/rules",
-        "GET /v1/rules/1",
-        "PUT /v1/rules/1",
-        "PATCH /v1/rules/1",
-        "DELETE /v1/rules/1",
-        "GET /v1/rules/history",
-        "POST /v1/rules/history/1/undo",
-        "POST /v1/rules/preview",
-        "GET /v1/violations",
-    ] {
-        for header in
-            [("origin", "https://evil.example"), ("x-forwarded-for", "127.0.0.1"), ("host", "evil.example")]
-        {
-            let (status, headers, problem) = server.send(line, &[header], "").await;
-            assert_eq!(status, StatusCode::UNAUTHORIZED, "{line} {header:?}");
-            assert_eq!(headers["content-type"], "application/problem+json");
-            assert!(!detail(&problem).is_empty());
-        }
-    }
-    let (status, _, _) = server.send("POST /v1/check", &[("x-forwarded-for", "1.2.3.4")], "{}").await;
-    assert_eq!(status, StatusCode::OK);
 }
 
 #[tokio::test]
