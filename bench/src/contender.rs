@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -84,8 +85,8 @@ impl Caller {
         Descriptor::new()
             .with("user_id", self.name.as_str())
             .with_ip(self.address())
-            .with("endpoint", "/api/search")
-            .with("method", "GET")
+            .with("endpoint", black_box("/api/search")) // or the compiler would check it
+            .with("method", black_box("GET"))
     }
 }
 

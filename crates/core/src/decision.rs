@@ -96,20 +96,21 @@ impl Decision {
     /// Becomes what the rules say about a request before any bucket is asked. Whether buckets have to be asked.
     #[inline]
     pub fn rule(&mut self, ruling: Ruling) -> bool {
+        if !matches!(ruling, Ruling::Limited) {
+            self.rule_without_buckets(ruling);
+            return false;
+        }
+        !self.tiers.is_empty()
+    }
+
+    #[cold]
+    fn rule_without_buckets(&mut self, ruling: Ruling) {
         match ruling {
-            Ruling::Limited => !self.tiers.is_empty(),
-            Ruling::Exempt => {
-                self.tiers.clear();
-                false
-            }
-            Ruling::Denied(rule) => {
-                self.block(Status::Denied, rule);
-                false
-            }
+            Ruling::Limited | Ruling::Exempt => self.tiers.clear(),
+            Ruling::Denied(rule) => self.block(Status::Denied, rule),
             Ruling::Invalid(rule, error) => {
                 self.block(Status::Invalid, rule);
                 self.invalid = Some(error);
-                false
             }
         }
     }
@@ -138,7 +139,9 @@ impl Decision {
 
     /// Picks the binding limit among several, and derives status, delay and degraded state from the rows.
     fn conclude_several(&mut self, rules: &RuleSet) {
-        self.degraded = degraded(&self.tiers);
+        if self.tiers.iter().any(|tier| tier.instead().is_some()) {
+            self.degraded = degraded(&self.tiers);
+        }
         let closed = self.degraded.is_some_and(|degraded| degraded.policy == FailurePolicy::Closed);
         let closes = |tier: &Tier| tier.enforces() && tier.instead() == Some(FailurePolicy::Closed);
         self.binding = if closed {
@@ -217,6 +220,7 @@ impl Decision {
 
 /// The strictest policy that answered instead of the store: closed, then local, then open. A row in shadow mode closes
 /// nothing.
+#[cold]
 fn degraded(tiers: &[Tier]) -> Option<Degraded> {
     let strictness = |policy: FailurePolicy| match policy {
         FailurePolicy::Open => 0,
@@ -236,19 +240,19 @@ fn degraded(tiers: &[Tier]) -> Option<Degraded> {
 }
 
 /// Refused: the longest wait, then the name. Allowed: least remaining, then longest reset, then the name.
-fn binding(rules: &RuleSet, tiers: &[Tier], is_eligible: fn(&Tier) -> bool) -> Option<usize> {
-    let label = |tier: &Tier| rules.rule(tier.rule).label();
-    let eligible = || tiers.iter().enumerate().filter(|(_, tier)| is_eligible(tier));
-    let refusing = eligible().filter(|(_, tier)| !tier.verdict().allowed);
-    let longest_wait = refusing.min_by(|(_, a), (_, b)| {
-        let wait = |tier: &Tier| Reverse(tier.verdict().retry_after.unwrap_or(Micros::MAX));
-        wait(a).cmp(&wait(b)).then_with(|| label(a).cmp(label(b)))
-    });
-    let least_remaining = || {
-        eligible().min_by(|(_, a), (_, b)| {
-            let left = |tier: &Tier| (tier.verdict().remaining, Reverse(tier.verdict().reset_after));
-            left(a).cmp(&left(b)).then_with(|| label(a).cmp(label(b)))
-        })
-    };
-    longest_wait.or_else(least_remaining).map(|(place, _)| place)
+fn binding(rules: &RuleSet, tiers: &[Tier], is_eligible: impl Fn(&Tier) -> bool) -> Option<usize> {
+    let label = |place: usize| rules.rule(tiers[place].rule).label();
+    let mut binding: Option<((u64, Reverse<Micros>), usize)> = None;
+    for (place, tier) in tiers.iter().enumerate().filter(|(_, tier)| is_eligible(tier)) {
+        let verdict = tier.verdict();
+        let rank = if verdict.allowed {
+            (1 + verdict.remaining, Reverse(verdict.reset_after))
+        } else {
+            (0, Reverse(verdict.retry_after.unwrap_or(Micros::MAX)))
+        };
+        if binding.is_none_or(|(known, other)| rank < known || rank == known && label(place) < label(other)) {
+            binding = Some((rank, place));
+        }
+    }
+    binding.map(|(_, place)| place)
 }

@@ -21,8 +21,6 @@ pub(crate) const HOST: &str = "host";
 
 /// The attributes with a fixed number, by their number.
 const FIXED: [&str; 6] = [USER_ID, PLAN, IP, ENDPOINT, METHOD, HOST];
-/// How many other attributes are stored without an allocation.
-const INLINE: usize = 1;
 
 /// The attributes of one request: `user_id=42 plan=free ip=203.0.113.7 endpoint=/api/search method=GET`.
 ///
@@ -42,10 +40,12 @@ const INLINE: usize = 1;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Descriptor<'a> {
+    /// The attributes with a fixed number that are present, one bit each.
+    present: u8,
     /// The attributes with a fixed number.
     fixed: [Option<Value<'a>>; FIXED.len()],
     /// The first of the others, in the order they were added.
-    others: [Option<Other<'a>>; INLINE],
+    other: Option<Other<'a>>,
     /// The rest of them.
     more: Vec<Other<'a>>,
     /// Only where it differs from the attribute.
@@ -141,7 +141,7 @@ impl<'a> Descriptor<'a> {
     /// Adds the client's address.
     #[inline]
     pub fn set_ip(&mut self, address: IpAddr) {
-        self.fixed[2] = Some(Value::Ip(address.to_canonical()));
+        self.set_fixed(2, Value::Ip(address.to_canonical()));
     }
 
     /// Adds one more attribute.
@@ -163,27 +163,38 @@ impl<'a> Descriptor<'a> {
             5 => lower_case(value).into(),
             _ => value.into(),
         };
+        self.set_fixed(number, value);
+    }
+
+    #[inline(always)]
+    fn set_fixed(&mut self, number: u8, value: Value<'a>) {
+        self.present |= 1 << number;
         self.fixed[usize::from(number)] = Some(value);
     }
 
-    #[inline(never)]
+    #[inline]
     fn set_other(&mut self, name: Cow<'a, str>, value: Value<'a>) {
-        let mut known = self.others.iter_mut().flatten().chain(&mut self.more);
+        match &self.other {
+            None => self.other = Some((name, value)),
+            Some(_) => self.set_one_of_several(name, value),
+        }
+    }
+
+    #[inline(never)]
+    fn set_one_of_several(&mut self, name: Cow<'a, str>, value: Value<'a>) {
+        let mut known = self.other.iter_mut().chain(&mut self.more);
         if let Some(attribute) = known.find(|(known, _)| *known == name) {
             attribute.1 = value;
             return;
         }
-        match self.others.iter_mut().find(|other| other.is_none()) {
-            Some(free) => *free = Some((name, value)),
-            None => self.more.push((name, value)),
-        }
+        self.more.push((name, value));
     }
 
     /// The value of an attribute.
     pub fn get(&self, name: &str) -> Option<&Value<'a>> {
         match number(name) {
             Some(number) => self.fixed[usize::from(number)].as_ref(),
-            None => self.other(name),
+            None => self.named(name),
         }
     }
 
@@ -192,11 +203,12 @@ impl<'a> Descriptor<'a> {
     pub(crate) fn value(&self, attribute: &Attribute) -> Option<&Value<'a>> {
         match attribute.number {
             Some(number) => self.fixed[usize::from(number)].as_ref(),
-            None => self.other(&attribute.name),
+            None => self.named(&attribute.name),
         }
     }
 
-    fn other(&self, name: &str) -> Option<&Value<'a>> {
+    #[inline(never)] // the usual attributes have a number
+    fn named(&self, name: &str) -> Option<&Value<'a>> {
         self.others().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
@@ -226,15 +238,14 @@ impl<'a> Descriptor<'a> {
 
     /// The attributes with a fixed number that are present, one bit each.
     #[inline]
-    pub(crate) fn fixed_mask(&self) -> u64 {
-        let bits = self.fixed.iter().enumerate().map(|(number, value)| u64::from(value.is_some()) << number);
-        bits.sum()
+    pub(crate) const fn fixed_mask(&self) -> u8 {
+        self.present
     }
 
     /// All other attributes.
     #[inline]
     pub(crate) fn others(&self) -> impl Iterator<Item = &Other<'a>> {
-        self.others.iter().flatten().chain(&self.more)
+        self.other.iter().chain(&self.more)
     }
 }
 
@@ -292,21 +303,22 @@ impl fmt::Display for Value<'_> {
 }
 
 /// An address as a bucket sees it: IPv6 cut to the network that one customer usually gets.
-pub(crate) fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
+pub(crate) fn network_of(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
     match address {
-        IpAddr::V6(address) if ipv6_prefix < 128 => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or(0);
-            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
-        }
-        address => address,
+        IpAddr::V6(address) => network(address, ipv6_prefix).into(),
+        address @ IpAddr::V4(_) => address,
     }
+}
+
+#[inline(never)]
+pub(crate) fn network(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    let host_bits = 128 - u32::from(prefix.min(128));
+    Ipv6Addr::from_bits(address.to_bits() & u128::MAX.checked_shl(host_bits).unwrap_or(0))
 }
 
 #[inline]
 fn upper_case(text: Cow<'_, str>) -> Cow<'_, str> {
-    if matches!(&*text, "GET" | "POST") {
-        text
-    } else if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+    if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
         Cow::Owned(text.to_ascii_uppercase())
     } else {
         text
@@ -330,9 +342,9 @@ mod tests {
         let mapped = Descriptor::new().with("ip_address", "::ffff:203.0.113.7");
         assert_eq!(mapped.text("ip").as_deref(), Some("203.0.113.7"));
         let address = "2001:db8:1:2:3::4".parse().unwrap();
-        assert_eq!(network(address, 64).to_string(), "2001:db8:1:2::");
-        assert_eq!(network(address, 0).to_string(), "::");
-        assert_eq!(network(address, 128), address);
+        assert_eq!(network_of(address, 64).to_string(), "2001:db8:1:2::");
+        assert_eq!(network_of(address, 0).to_string(), "::");
+        assert_eq!(network_of(address, 128), address);
     }
 
     #[test]

@@ -5,10 +5,16 @@ use std::borrow::Cow;
 /// A path with every `%2F` read as a slash, and, if that is another path, the one with every `%2F` kept. Both are in
 /// their one spelling: no query, no doubled or trailing slash, no dot segments, every byte that may stand for itself
 /// as itself and every other one percent-encoded. What does not begin with a slash is a name and stays as it is.
+#[inline]
 pub(crate) fn path_readings(path: Cow<'_, str>) -> (Cow<'_, str>, Option<Box<str>>) {
     if !path.starts_with('/') || is_normal(path.as_bytes(), Star::Byte) {
         return (path, None);
     }
+    normal_readings(path)
+}
+
+#[cold]
+fn normal_readings(path: Cow<'_, str>) -> (Cow<'_, str>, Option<Box<str>>) {
     // The dots of `/a%2Fb/../c` remove another segment in each reading, so both start from the path as given.
     let decoded = has_encoded_slash(&path).then(|| path.replace("%2F", "/").replace("%2f", "/"));
     let encoded = normal(path, Star::Byte);
@@ -52,20 +58,14 @@ fn normal(path: Cow<'_, str>, star: Star) -> Cow<'_, str> {
 
 fn is_normal(path: &[u8], star: Star) -> bool {
     // What follows a slash may begin neither an empty segment nor one of dots.
-    let mut after_slash = false;
+    let (mut wrong, mut forbidden) = (0, OTHER);
     for byte in path {
-        if *byte == b'/' || *byte == b'.' {
-            if after_slash {
-                return false;
-            }
-            after_slash = *byte == b'/';
-        } else if stands_for_itself(*byte, star) {
-            after_slash = false;
-        } else {
-            return false;
-        }
+        let class =
+            CLASSES[usize::from(*byte)] & !(u8::from(star == Star::Wildcard && *byte == b'*') * OTHER);
+        wrong |= class & forbidden;
+        forbidden = OTHER | class >> 1;
     }
-    !after_slash || path.len() == 1
+    wrong == 0 && (forbidden == OTHER || path.len() == 1)
 }
 
 /// Decodes every byte of a segment, then encodes those that need it. A `%` that encodes nothing is a byte too.
@@ -85,21 +85,30 @@ fn respelt(segment: &[u8], star: Star) -> String {
     out
 }
 
-/// Whether each byte stands for itself in a path; a star does so only in a pattern.
-const PLAIN: [bool; 256] = {
-    let mut plain = [false; 256];
-    let bytes = b"-._~!$&'()+,;=:@0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+/// A byte that does not stand for itself.
+const OTHER: u8 = 4;
+/// A byte that may not follow a slash.
+const SLASH_OR_DOT: u8 = 1;
+/// In the place of `SLASH_OR_DOT` after a shift.
+const SLASH: u8 = 2;
+
+/// What each byte is in a path: a byte that stands for itself is none of it.
+const CLASSES: [u8; 256] = {
+    let mut classes = [OTHER; 256];
+    let bytes = b"-_~!$&'()+,;=:@0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let mut at = 0;
     while at < bytes.len() {
-        plain[bytes[at] as usize] = true;
+        classes[bytes[at] as usize] = 0;
         at += 1;
     }
-    plain
+    classes[b'.' as usize] = SLASH_OR_DOT;
+    classes[b'/' as usize] = SLASH_OR_DOT | SLASH;
+    classes
 };
 
 #[inline]
 const fn stands_for_itself(byte: u8, star: Star) -> bool {
-    PLAIN[byte as usize] || byte == b'*' && matches!(star, Star::Wildcard)
+    CLASSES[byte as usize] <= SLASH_OR_DOT || byte == b'*' && matches!(star, Star::Wildcard)
 }
 
 /// The byte behind two hexadecimal digits.

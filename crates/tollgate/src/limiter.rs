@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::algorithm::{Bucket, Demand, State};
@@ -100,6 +102,71 @@ pub(crate) enum Recording {
     Refusals,
 }
 
+/// What is asked of a limiter.
+struct Asked<'a, S> {
+    request: Request<'a, S>,
+    op: Op,
+    recording: Recording,
+    reservation: Option<&'a mut Reservation>,
+}
+
+/// A decision. What has to be waited for is boxed, so that the usual decision, which does not wait, is built where it is
+/// returned and carries no room for more.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Deciding<'a, S> {
+    asked: Option<Asked<'a, S>>,
+    waiting: Option<Pin<Box<dyn Future<Output = Answer> + Send + 'a>>>,
+}
+
+impl<'a, S> Deciding<'a, S> {
+    #[inline]
+    pub(crate) const fn new(
+        request: Request<'a, S>,
+        op: Op,
+        recording: Recording,
+        reservation: Option<&'a mut Reservation>,
+    ) -> Self {
+        Deciding { asked: Some(Asked { request, op, recording, reservation }), waiting: None }
+    }
+}
+
+impl<S: Store> Future for Deciding<'_, S> {
+    type Output = Answer;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        if let Some(asked) = &mut self.asked {
+            let limiter = asked.request.limiter;
+            if limiter.plans.is_none() {
+                let mut decided = Poll::Ready(limiter.start(&asked.request, None));
+                if let Poll::Ready(answer) = &mut decided
+                    && limiter.decide_now(asked, answer)
+                {
+                    self.asked = None;
+                    return decided;
+                }
+                self.wait(decided);
+            } else {
+                self.wait(Poll::Pending);
+            }
+        }
+        self.waiting.as_mut().expect("a decision is polled until it is ready").as_mut().poll(context)
+    }
+}
+
+impl<S: Store> Deciding<'_, S> {
+    /// Goes on with rules that are matched, or from the start.
+    #[cold]
+    fn wait(&mut self, matched: Poll<Answer>) {
+        let Some(asked) = self.asked.take() else { return };
+        let limiter = asked.request.limiter;
+        self.waiting = Some(match matched {
+            Poll::Ready(answer) => Box::pin(limiter.decide_waiting(asked, answer)),
+            Poll::Pending => Box::pin(limiter.decide_with_plan(asked)),
+        });
+    }
+}
+
 /// A call that is under way. If the decision is dropped before it is finished, what the store holds is given back.
 struct Unfinished<'s, 'c, S: Store> {
     limiter: &'s Limiter<S>,
@@ -113,12 +180,9 @@ impl<'s, 'c, S: Store> Unfinished<'s, 'c, S> {
         Unfinished { limiter, call, is_finished: false }
     }
 
-    /// Ends the call: rows that the store lost get the answer of their policy, and what is held is spent or given back.
-    #[inline]
+    /// Ends the call.
     fn finish(mut self) {
-        self.limiter.failure.apply(&self.limiter.store, &mut self.call);
-        let passes = !self.call.refuses();
-        self.limiter.store.finish(&mut self.call, passes);
+        self.limiter.finish(&mut self.call);
         self.is_finished = true;
     }
 }
@@ -186,8 +250,7 @@ impl<S: Store> Limiter<S> {
     pub async fn check_many(&self, requests: &[Request<'_, S>]) -> Vec<Answer> {
         let mut matched: Vec<(Answer, Option<Descriptor<'_>>, bool)> = Vec::with_capacity(requests.len());
         for request in requests {
-            let mut answer = self.start(request);
-            answer.plan = self.plan(request.descriptor).await;
+            let mut answer = self.start(request, self.plan(request.descriptor).await);
             let with_plan = answer.plan().map(|plan| on_plan(request.descriptor, plan));
             let asks =
                 self.match_rules(&mut answer, with_plan.as_ref().unwrap_or(request.descriptor), request.cost);
@@ -226,47 +289,73 @@ impl<S: Store> Limiter<S> {
         answers.collect()
     }
 
-    /// The whole flow: match, decide at the store or without it, answer.
+    /// The whole flow: match, decide at the store or without it, answer. The answer has its snapshot and no rows yet. Whether
+    /// it is decided: if not, the store has to be waited for, and nothing was done but matching.
     #[inline]
-    pub(crate) async fn decide(
-        &self,
-        request: Request<'_, S>,
-        op: Op,
-        recording: Recording,
-        reservation: Option<&mut Reservation>,
-    ) -> Answer {
-        let mut answer = self.start(&request);
-        if self.plans.is_some() {
-            answer.plan = self.plan(request.descriptor).await;
-        }
+    fn decide_now(&self, asked: &mut Asked<'_, S>, answer: &mut Answer) -> bool {
+        let request = &asked.request;
         let with_plan = answer.plan().map(|plan| on_plan(request.descriptor, plan));
         let descriptor = with_plan.as_ref().unwrap_or(request.descriptor);
-        if self.match_rules(&mut answer, descriptor, request.cost) {
-            let mut call = Call::new(op, &answer.rules, descriptor, answer.decision.rows());
+        if self.match_rules(answer, descriptor, request.cost) {
+            let mut call = Call::new(asked.op, &answer.rules, descriptor, answer.decision.rows());
             call.max_wait = request.max_wait;
-            call.reservation = reservation;
-            let mut unfinished = Unfinished::new(self, call);
-            answer.at = match self.store.run_now(&mut unfinished.call) {
-                Some(at) => at,
-                None => self.wait_for_store(&mut unfinished.call).await,
-            };
-            unfinished.finish();
-            self.conclude(&mut answer);
+            call.reservation = asked.reservation.as_deref_mut();
+            let Some(at) = self.store.run_now(&mut call) else { return false };
+            if call.tiers.iter().any(|tier| !matches!(tier.outcome, Outcome::Decided(_))) {
+                self.finish(&mut call);
+            }
+            answer.at = at;
+            self.conclude(answer);
         }
-        if recording == Recording::Refusals {
-            self.record(&request, &answer);
+        if asked.recording == Recording::Refusals {
+            self.record(request, answer);
+        }
+        true
+    }
+
+    /// The same with a plan that has to be looked up first.
+    async fn decide_with_plan(&self, mut asked: Asked<'_, S>) -> Answer {
+        let mut answer = self.start(&asked.request, self.plan(asked.request.descriptor).await);
+        if self.decide_now(&mut asked, &mut answer) {
+            answer
+        } else {
+            self.decide_waiting(asked, answer).await
+        }
+    }
+
+    /// The rest of the flow where the store has to be waited for.
+    async fn decide_waiting(&self, asked: Asked<'_, S>, mut answer: Answer) -> Answer {
+        let request = &asked.request;
+        let with_plan = answer.plan().map(|plan| on_plan(request.descriptor, plan));
+        let descriptor = with_plan.as_ref().unwrap_or(request.descriptor);
+        let mut call = Call::new(asked.op, &answer.rules, descriptor, answer.decision.rows());
+        call.max_wait = request.max_wait;
+        call.reservation = asked.reservation;
+        let mut unfinished = Unfinished::new(self, call);
+        answer.at = self.wait_for_store(&mut unfinished.call).await;
+        unfinished.finish();
+        self.conclude(&mut answer);
+        if asked.recording == Recording::Refusals {
+            self.record(request, &answer);
         }
         answer
     }
 
+    /// Ends a call: rows that the store lost get the answer of their policy, and what is held is spent or given back.
+    fn finish(&self, call: &mut Call<'_>) {
+        self.failure.apply(&self.store, call);
+        let passes = !call.refuses();
+        self.store.finish(call, passes);
+    }
+
     /// An answer without rows, by one snapshot of the rules: a reload never splits a request.
     #[inline]
-    fn start(&self, request: &Request<'_, S>) -> Answer {
+    fn start(&self, request: &Request<'_, S>, plan: Option<Arc<str>>) -> Answer {
         let rules = match &request.rules {
             Some(rules) => Arc::clone(rules).into(),
             None => self.rules(),
         };
-        Answer { decision: Decision::unlimited(), rules, at: Timestamp::from_micros(0), plan: None }
+        Answer { decision: Decision::unlimited(), rules, at: Timestamp::from_micros(0), plan }
     }
 
     /// The plan of a request that has a user and names no plan.
@@ -304,10 +393,7 @@ impl<S: Store> Limiter<S> {
 
     /// Refunds or resets, which only the store can do.
     pub(crate) async fn change(&self, request: Request<'_, S>, op: Op) -> Result<Answer, StoreError> {
-        let mut answer = self.start(&request);
-        if self.plans.is_some() {
-            answer.plan = self.plan(request.descriptor).await;
-        }
+        let mut answer = self.start(&request, self.plan(request.descriptor).await);
         let with_plan = answer.plan().map(|plan| on_plan(request.descriptor, plan));
         let descriptor = with_plan.as_ref().unwrap_or(request.descriptor);
         let asks = match op {
@@ -370,7 +456,7 @@ impl<S: Store> Limiter<S> {
             let left = until(deadline);
             // A refusal on the way is not a violation: the caller waits as it should.
             let waiting = request.clone().max_wait(left);
-            let answer = self.decide(waiting, Op::Charge, Recording::Nothing, None).await;
+            let answer = Deciding::new(waiting, Op::Charge, Recording::Nothing, None).await;
             if answer.allowed() {
                 self.clock().sleep(answer.delay()).await;
                 return answer;
@@ -379,7 +465,7 @@ impl<S: Store> Limiter<S> {
                 Some(wait) if wait <= left => {
                     let turn = self.clock().now().after(wait);
                     // Only the deadline refuses it: waiting outside does not shorten the queue.
-                    let peeked = self.decide(request.clone(), Op::Peek, Recording::Nothing, None).await;
+                    let peeked = Deciding::new(request.clone(), Op::Peek, Recording::Nothing, None).await;
                     if peeked.allowed() && peeked.delay() > until(deadline) {
                         self.record(&request, &answer);
                         return answer;

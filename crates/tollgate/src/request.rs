@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate_core::{Descriptor, Micros, Op, RuleSet, StoreError, Timestamp};
 
-use crate::limiter::{Answer, Limiter, Recording};
+use crate::limiter::{Answer, Deciding, Limiter, Recording};
 use crate::reserve::{ReserveError, Reserved};
 use crate::store::{AnyStore, Store};
 
@@ -78,7 +78,7 @@ impl<'a, S: Store> Request<'a, S> {
     /// answer says why ([`Decision::invalid_cost`](crate::Decision::invalid_cost)).
     #[inline]
     pub fn check(self) -> impl Future<Output = Answer> + use<'a, S> {
-        self.limiter.decide(self, Op::Charge, Recording::Refusals, None)
+        Deciding::new(self, Op::Charge, Recording::Refusals, None)
     }
 
     /// As [`check`](Self::check), without waiting; `None`, and nothing done, where the store or a plan has to be waited for.
@@ -96,7 +96,7 @@ impl<'a, S: Store> Request<'a, S> {
 
     /// Answers what [`check`](Self::check) would, and charges nothing.
     pub fn peek(self) -> impl Future<Output = Answer> + use<'a, S> {
-        self.limiter.decide(self, Op::Peek, Recording::Nothing, None)
+        Deciding::new(self, Op::Peek, Recording::Nothing, None)
     }
 
     /// Gives the cost back to every limit that matches the request. Nothing is given back where the cost is invalid.

@@ -16,7 +16,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tollgate_core::{Micros, Op, StoreError};
 
-use crate::limiter::{Answer, Limiter, Recording};
+use crate::limiter::{Answer, Deciding, Limiter, Recording};
 use crate::request::Request;
 use crate::store::Store;
 
@@ -277,7 +277,7 @@ impl<S: Store> Limiter<S> {
         let mut reservation = Reservation::new(id, cost, ttl, caller);
         self.store().claim_reservation(&reservation)?;
         let mut place = Place { store: self.store(), id, is_used: false };
-        let answer = self.decide(request, Op::Charge, Recording::Refusals, Some(&mut reservation)).await;
+        let answer = Deciding::new(request, Op::Charge, Recording::Refusals, Some(&mut reservation)).await;
         place.is_used = reservation.is_recorded && answer.allowed();
         Ok(Reserved { answer, reservation: place.is_used.then_some(reservation.id) })
     }

@@ -58,30 +58,29 @@ pub struct Account<'l> {
 }
 
 impl<'l> Account<'l> {
-    #[inline]
     pub(super) fn open(refill: &'l Refill, free: Option<u64>, state: Option<Debt>, at: i64) -> Self {
         let mut account = Account { refill, free, debt: 0, excess: 0, at };
-        if let Some(state) = state {
+        let Some(state) = state else { return account };
+        Self::open_as_is(refill, free, &state, at).unwrap_or_else(|| {
             account.convert(&state);
             account.repay(at.abs_diff(state.last.as_micros()));
-        }
-        account
+            account
+        })
+    }
+
+    /// Opens a state that needs no conversion, as most do.
+    #[inline(always)]
+    pub(super) fn open_as_is(refill: &'l Refill, free: Option<u64>, state: &Debt, at: i64) -> Option<Self> {
+        let Refill { capacity, n, p, .. } = *refill;
+        let repaid = at.abs_diff(state.last.as_micros()).saturating_mul(n);
+        let is_converted = state.p == p && state.debt <= capacity * p && state.excess.is_none();
+        is_converted.then(|| Account { refill, free, debt: state.debt.saturating_sub(repaid), excess: 0, at })
     }
 
     /// Reads a state in the units of the limit in use. Usage is kept: what exceeds the capacity becomes excess, and
     /// excess that a larger capacity covers becomes debt. Debt in another unit is rounded up to whole tokens.
-    #[inline]
-    fn convert(&mut self, state: &Debt) {
-        let Refill { capacity, p, .. } = *self.refill;
-        if state.p == p && state.debt <= capacity * p && state.excess.is_none() {
-            self.debt = state.debt;
-            return;
-        }
-        self.convert_usage(state);
-    }
-
     #[cold]
-    fn convert_usage(&mut self, state: &Debt) {
+    fn convert(&mut self, state: &Debt) {
         let Refill { capacity, n, p, .. } = *self.refill;
         let excess = state.excess.map_or(0, |excess| excess.tokens);
         if state.p == p && state.excess.is_some_and(|excess| excess.is_under(capacity, n, p)) {
@@ -96,7 +95,6 @@ impl<'l> Account<'l> {
     }
 
     /// Time repays the debt first, and then whole tokens of the excess.
-    #[inline]
     fn repay(&mut self, elapsed: u64) {
         let repaid = elapsed.saturating_mul(self.refill.n);
         if self.excess > 0 {
@@ -134,11 +132,6 @@ impl<'l> Account<'l> {
     fn delay(&self) -> Micros {
         let Some(free) = self.free else { return Micros::ZERO };
         Micros::new(time_for(self.debt.saturating_sub(free * self.refill.p), self.refill.n))
-    }
-
-    #[inline]
-    pub(super) const fn has_excess(&self) -> bool {
-        self.excess > 0
     }
 
     #[inline]

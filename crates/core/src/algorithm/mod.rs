@@ -359,13 +359,13 @@ impl<'l> Bucket<'l> {
 }
 
 impl<'l> TokenBucket<'l> {
-    /// Brings a debt to `now`; `None` when the clock went back by so much that the debt must be shifted, or when there is
-    /// excess: [`Bucket::open`] handles these.
+    /// Brings a debt to `now`; `None` when the clock went back by so much that the debt must be shifted, or when it has to
+    /// be converted: [`Bucket::open`] handles these.
     #[inline(always)]
     pub fn open(refill: &'l Refill, debt: Debt, now: Timestamp) -> Option<Self> {
         let Instant { at, lag, step } = Instant::of(Some(debt.last), now);
-        let account = debt::Account::open(refill, None, Some(debt), at);
-        (step.is_none() && !account.has_excess()).then_some(Opened { account, lag, stepped: false })
+        let account = debt::Account::open_as_is(refill, None, &debt, at).filter(|_| step.is_none())?;
+        Some(Opened { account, lag, stepped: false })
     }
 
     /// What to remember; `None` when the bucket is full.

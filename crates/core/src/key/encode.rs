@@ -58,10 +58,10 @@ impl Key<'_> {
         match of(descriptor::USER_ID).or_else(|| of(descriptor::IP)) {
             Some(name) => {
                 sha.write(name.as_str().as_bytes());
-                self.value(name).hash(&mut sha);
+                self.hash_value(name, &mut sha);
             }
             None if self.values().next().is_none() => self.hash(&mut sha),
-            None => self.values().for_each(|value| value.hash(&mut sha)),
+            None => self.hash_values(&mut sha),
         }
         sha.finish()
     }

@@ -1,15 +1,12 @@
 //! The keyed 128-bit hash that stands for a key.
 //!
 //! Keys are not stored: two keys with one hash would share a bucket. The hash has two lanes of 64 bits, and both have to
-//! collide. foldhash seeds every hasher of a process with one shared seed, made of addresses and the time: an input that
-//! cancels a word of it collides in every hasher, and so in both lanes. Here each lane has a shared seed and a start
-//! of its own. The caller takes all of them from the system's random source.
+//! collide. A lane multiplies 16 bytes at a time, 8 of them xored with what it has and 8 with a secret word, and keeps both
+//! halves of the product. A caller who knew the secret word could cancel it, and with it everything before; so each lane
+//! has a word and a start of its own, and all of them come from the system's random source.
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
-
-use foldhash::SharedSeed;
-use foldhash::quality::FoldHasher;
+use std::hash::Hasher;
 
 use super::Key;
 use crate::tier::KeyHash;
@@ -17,9 +14,10 @@ use crate::tier::KeyHash;
 /// The seeds of the hash: one value per process, because hashes under different seeds cannot be compared.
 pub struct KeySeeds([Lane; 2]);
 
+#[derive(Clone, Copy)]
 struct Lane {
     start: u64,
-    shared: SharedSeed,
+    secret: u64,
 }
 
 /// Set in the hash of a key without attributes, which all requests share: the memory store puts such keys in its highest
@@ -28,42 +26,36 @@ const SHARED: u64 = 0xf << 60;
 
 /// Hashes one key on both lanes in one pass.
 #[expect(missing_debug_implementations, reason = "its state depends on the seeds, which are secret")]
-pub struct KeyHasher<'s>([FoldHasher<'s>; 2]);
+pub struct KeyHasher([Lane; 2]);
 
 impl KeySeeds {
     /// Seeds made of four random words.
-    pub fn new(words: [u64; 4]) -> Self {
+    pub const fn new(words: [u64; 4]) -> Self {
         let [first, second, third, fourth] = words;
-        KeySeeds([Lane::new(first, second), Lane::new(third, fourth)])
+        KeySeeds([Lane { start: first, secret: second }, Lane { start: third, secret: fourth }])
     }
 
     /// A hasher for anything else than a key, on the same lanes.
-    pub fn hasher(&self) -> KeyHasher<'_> {
-        KeyHasher(self.0.each_ref().map(|lane| FoldHasher::with_seed(lane.start, &lane.shared)))
+    pub const fn hasher(&self) -> KeyHasher {
+        KeyHasher(self.0)
     }
 
     /// The hash of a key. The rule's digest is mixed into the start of each lane, so that only the values are hashed.
-    #[inline]
+    #[inline(always)] // the lanes stay in registers
     pub fn hash(&self, key: Key<'_>) -> KeyHash {
-        let ([first, second], [one, other]) = (key.space.digest, &self.0);
-        let starts = [
-            folded(one.start ^ first, other.start ^ second),
-            folded(one.start ^ second, other.start ^ first),
-        ];
+        let ([first, second], [one, other]) = (key.space.digest, self.0);
         let mut hasher = KeyHasher([
-            FoldHasher::with_seed(starts[0], &one.shared),
-            FoldHasher::with_seed(starts[1], &other.shared),
+            Lane { start: folded(one.start ^ first, other.start ^ second), ..one },
+            Lane { start: folded(one.start ^ second, other.start ^ first), ..other },
         ]);
-        for value in key.values() {
-            value.hash(&mut hasher);
-        }
-        let [high, low] = hasher.0.map(|lane| lane.finish());
+        key.hash_values(&mut hasher);
+        let [high, low] = hasher.0.map(|lane| lane.start);
         let high = if key.space.is_shared { high | SHARED } else { high };
         KeyHash(u128::from(high) << 64 | u128::from(low))
     }
 }
 
-/// Both halves of a product. A difference of digests is then no difference of starts that is known without the seeds.
+/// Both halves of a product.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
 const fn folded(one: u64, other: u64) -> u64 {
@@ -71,31 +63,59 @@ const fn folded(one: u64, other: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-impl Lane {
-    fn new(start: u64, shared: u64) -> Self {
-        Lane { start, shared: SharedSeed::from_u64(shared) }
+impl KeyHasher {
+    #[inline]
+    fn mix(&mut self, low: u64, high: u64) {
+        for lane in &mut self.0 {
+            lane.start = folded(lane.start ^ low, lane.secret ^ high);
+        }
+    }
+
+    /// Mixes all blocks of 16 bytes in that are followed by more.
+    #[inline(never)]
+    fn mix_blocks<'b>(&mut self, mut bytes: &'b [u8]) -> &'b [u8] {
+        while let Some((block, after)) = bytes.split_first_chunk().filter(|(_, after)| !after.is_empty()) {
+            let block = u128::from_le_bytes(*block);
+            self.mix(low(block), low(block >> 64));
+            bytes = after;
+        }
+        bytes
     }
 }
 
-impl Hasher for KeyHasher<'_> {
+impl Hasher for KeyHasher {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
-        let [one, other] = &mut self.0;
-        one.write(bytes);
-        other.write(bytes);
+        // The ends below are those of several lengths.
+        self.write_u64(bytes.len() as u64);
+        let rest = if bytes.len() > 16 { self.mix_blocks(bytes) } else { bytes };
+        // The ends of the rest, which overlap unless it is as long as both.
+        if let (Some(first), Some(last)) = (rest.first_chunk(), rest.last_chunk()) {
+            self.mix(u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+        } else if let (Some(first), Some(last)) = (rest.first_chunk(), rest.last_chunk()) {
+            self.mix(u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into());
+        } else if let [first, .., last] = rest {
+            self.mix(u64::from(*first) | u64::from(rest[rest.len() / 2]) << 8, u64::from(*last));
+        } else if let [only] = rest {
+            self.mix(u64::from(*only), 0);
+        }
     }
 
     #[inline]
     fn write_u64(&mut self, number: u64) {
-        let [one, other] = &mut self.0;
-        one.write_u64(number);
-        other.write_u64(number);
+        self.mix(number, 0);
     }
 
     /// 64 bits, from both lanes.
     fn finish(&self) -> u64 {
-        self.0[0].finish() ^ self.0[1].finish()
+        self.0[0].start ^ self.0[1].start
     }
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the low half is wanted")]
+const fn low(block: u128) -> u64 {
+    block as u64
 }
 
 /// Without the seeds, which are secret.
@@ -107,23 +127,9 @@ impl fmt::Debug for KeySeeds {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
-
-    /// The words of a shared seed, which only its debug form shows.
-    fn words(seed: &SharedSeed) -> Vec<u64> {
-        let shown = format!("{seed:?}");
-        let list = shown.split(['[', ']']).nth(1).expect("a list of words");
-        list.split(", ").map(|word| word.parse().expect("a word")).collect()
-    }
-
-    /// 16 bytes whose last 8 cancel the word that foldhash multiplies them with: the hash does not depend on the first 8.
-    fn cancelling(seed: &SharedSeed, number: u64) -> [u8; 16] {
-        let tail = words(seed)[1];
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&number.to_ne_bytes());
-        bytes[8..].copy_from_slice(&tail.to_ne_bytes());
-        bytes
-    }
 
     fn random() -> KeySeeds {
         // Different in every run: the property holds for all seeds.
@@ -131,37 +137,70 @@ mod tests {
         KeySeeds::new([word(), word(), word(), word()])
     }
 
-    fn lanes(seeds: &KeySeeds, bytes: [u8; 16]) -> [u64; 2] {
+    fn lanes(seeds: &KeySeeds, bytes: &[u8]) -> [u64; 2] {
         let mut hasher = seeds.hasher();
-        hasher.write(&bytes);
-        hasher.0.map(|lane| lane.finish())
+        hasher.write(bytes);
+        hasher.0.map(|lane| lane.start)
     }
 
     #[test]
     fn keys_that_collide_in_one_lane_do_not_collide_in_the_other() {
         let seeds = random();
         for lane in [0, 1] {
-            let hashes: Vec<[u64; 2]> =
-                (0..100).map(|number| lanes(&seeds, cancelling(&seeds.0[lane].shared, number))).collect();
-            let mut other: Vec<u64> = hashes.iter().map(|hash| hash[1 - lane]).collect();
-            other.sort_unstable();
-            other.dedup();
+            // 16 bytes whose last 8 cancel the secret of one lane.
+            let cancelling =
+                |number: u64| [number.to_le_bytes(), seeds.0[lane].secret.to_le_bytes()].concat();
+            let hashes: Vec<[u64; 2]> = (0..100).map(|number| lanes(&seeds, &cancelling(number))).collect();
+            let other: HashSet<u64> = hashes.iter().map(|hash| hash[1 - lane]).collect();
             assert!(hashes.iter().all(|hash| hash[lane] == hashes[0][lane]), "all collide in lane {lane}");
             assert_eq!(other.len(), 100, "none collides in the other");
         }
     }
 
     #[test]
-    fn no_two_seeds_are_the_same() {
-        let mut all: Vec<u64> = (0..10)
-            .flat_map(|_| random().0)
-            .flat_map(|lane| [lane.start].into_iter().chain(words(&lane.shared)))
-            .chain(words(SharedSeed::global_random()))
-            .collect();
-        let count = all.len();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), count);
+    fn every_byte_counts_whatever_the_length() {
+        let seeds = random();
+        for length in 0..70_usize {
+            let hash = |bytes: &[u8]| {
+                let mut hasher = seeds.hasher();
+                hasher.write(bytes);
+                hasher.0.map(|lane| lane.start)
+            };
+            let bytes = vec![b'x'; length];
+            let mut seen = HashSet::from([hash(&bytes), hash(&vec![b'x'; length + 1])]);
+            for at in 0..length {
+                let mut changed = bytes.clone();
+                changed[at] = b'y';
+                seen.insert(hash(&changed));
+            }
+            for each in 0..2 {
+                let in_lane: HashSet<u64> = seen.iter().map(|lanes| lanes[each]).collect();
+                assert_eq!(in_lane.len(), length + 2, "length {length}, lane {each}");
+            }
+        }
+    }
+
+    /// Shards take the highest bits, slots the lowest 32, tags the eight above those.
+    #[test]
+    fn numbered_keys_spread_over_shards_slots_and_tags() {
+        let seeds = random();
+        let names = (0..65_536).map(|number| format!("user:{number:07}"));
+        let hashes: Vec<[u64; 2]> = names.map(|name| lanes(&seeds, name.as_bytes())).collect();
+        for part in [
+            |[high, _]: [u64; 2]| high >> 54,
+            |[_, low]: [u64; 2]| ((low & 0xffff_ffff) * 1_024) >> 32,
+            |[_, low]: [u64; 2]| low & 0x3ff,
+            |[_, low]: [u64; 2]| (low >> 32) & 0xff,
+        ] {
+            let mut counts = std::collections::HashMap::<u64, u32>::new();
+            hashes.iter().for_each(|hash| *counts.entry(part(*hash)).or_default() += 1);
+            // At random, one of 1,024 places has 64 +- 8, so that nearly 20 standard deviations are allowed for.
+            let (most, places) = (counts.values().max().unwrap(), counts.len());
+            assert!(
+                places >= 256 && *most <= (65_536 / u32::try_from(places).unwrap()) * 3,
+                "{most} in {places}"
+            );
+        }
     }
 
     #[test]

@@ -135,6 +135,7 @@ impl<'a> Key<'a> {
     }
 
     /// Whether every attribute of the pattern is present.
+    #[inline(never)] // few rules ask
     pub fn is_complete(&self) -> bool {
         !self.values().any(|value| value == KeyValue::Missing)
     }
@@ -156,6 +157,32 @@ impl<'a> Key<'a> {
         self.space.pattern.names().map(move |name| self.value(name))
     }
 
+    #[inline(always)]
+    fn hash_values<H: Hasher>(self, state: &mut H) {
+        for name in self.space.pattern.names() {
+            self.hash_value(name, state);
+        }
+    }
+
+    /// Tag and length, then bytes. Written out, because nodes of different builds must agree.
+    #[inline(always)]
+    fn hash_value<H: Hasher>(self, name: &Attribute, state: &mut H) {
+        let text = match self.request.value(name) {
+            None => return state.write_u64(0),
+            Some(Value::Ip(IpAddr::V4(address))) => {
+                return state.write_u64(2 << 56 | u64::from(address.to_bits()));
+            }
+            Some(Value::Ip(IpAddr::V6(address))) => {
+                state.write_u64(3 << 56);
+                return state.write(&descriptor::network(*address, self.space.ipv6_prefix).octets());
+            }
+            Some(Value::Borrowed(text)) => text,
+            Some(Value::Owned(text)) => &**text,
+        };
+        state.write_u64(1 << 56 | u64::try_from(text.len()).unwrap_or(u64::MAX >> 8));
+        state.write(text.as_bytes());
+    }
+
     #[inline]
     fn value(self, name: &Attribute) -> KeyValue<'a> {
         match self.request.value(name) {
@@ -163,7 +190,7 @@ impl<'a> Key<'a> {
             Some(Value::Borrowed(text)) => KeyValue::Text(text),
             Some(Value::Owned(text)) => KeyValue::Text(text),
             Some(Value::Ip(address)) => {
-                KeyValue::Network(descriptor::network(*address, self.space.ipv6_prefix))
+                KeyValue::Network(descriptor::network_of(*address, self.space.ipv6_prefix))
             }
         }
     }
@@ -182,28 +209,7 @@ impl Hash for Key<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.space.digest[0]);
         state.write_u64(self.space.digest[1]);
-        self.values().for_each(|value| value.hash(state));
-    }
-}
-
-/// Written out, because nodes of different builds must agree: tag and length, then bytes.
-impl Hash for KeyValue<'_> {
-    #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        match self {
-            KeyValue::Missing => state.write_u64(0),
-            KeyValue::Text(text) => {
-                state.write_u64(1 << 56 | u64::try_from(text.len()).unwrap_or(u64::MAX >> 8));
-                state.write(text.as_bytes());
-            }
-            KeyValue::Network(IpAddr::V4(address)) => {
-                state.write_u64(2 << 56 | u64::from(address.to_bits()));
-            }
-            KeyValue::Network(IpAddr::V6(address)) => {
-                state.write_u64(3 << 56);
-                state.write(&address.octets());
-            }
-        }
+        self.hash_values(state);
     }
 }
 

@@ -375,8 +375,13 @@ impl Rule {
     #[inline]
     pub(crate) fn matches(&self, request: &Descriptor<'_>, present: u64) -> bool {
         self.needs & !present == 0
-            && self.conditions.iter().all(|condition| condition.holds(request))
+            && (self.conditions.is_empty() || self.conditions_hold(request))
             && (!matches!(self.action, Action::Allow) || self.ambiguous_condition(request).is_none())
+    }
+
+    #[inline(never)] // most rules have none
+    fn conditions_hold(&self, request: &Descriptor<'_>) -> bool {
+        self.conditions.iter().all(|condition| condition.holds(request))
     }
 
     /// The request whose key is shown as this text, if this rule has such keys.
@@ -393,12 +398,14 @@ impl Rule {
     pub fn cost(&self, request: &Descriptor<'_>, cost: u64) -> Result<u64, Box<InvalidCost>> {
         match &self.cost {
             CostRule::Times(factor) => Ok(cost.saturating_mul(*factor)),
-            CostRule::Attribute(name) => match request.get(name) {
-                None => Ok(cost),
-                Some(value) => cost::read(&value.text())
-                    .ok_or_else(|| InvalidCost::new(self.label(), name, &value.text())),
-            },
+            CostRule::Attribute(name) => self.cost_in(name, request, cost),
         }
+    }
+
+    #[inline(never)] // most rules count
+    fn cost_in(&self, name: &str, request: &Descriptor<'_>, cost: u64) -> Result<u64, Box<InvalidCost>> {
+        let Some(value) = request.get(name) else { return Ok(cost) };
+        cost::read(&value.text()).ok_or_else(|| InvalidCost::new(self.label(), name, &value.text()))
     }
 
     /// What each unit of a request's cost is charged: 0 where an attribute of the request has the whole cost.
@@ -447,7 +454,6 @@ impl Rule {
     #[inline]
     pub(crate) fn denies(&self, request: &Descriptor<'_>) -> bool {
         matches!(self.action, Action::Deny)
-            || self.missing == Missing::Deny
-                && self.pattern().names().any(|name| request.value(name).is_none())
+            || self.missing == Missing::Deny && !self.key(request).is_complete()
     }
 }

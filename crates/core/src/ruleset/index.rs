@@ -11,10 +11,10 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::condition::{Condition, Test};
-use crate::descriptor::{Attribute, Descriptor, Value};
+use crate::descriptor::{Attribute, Value};
 use crate::glob::Glob;
 use crate::rule::{Missing, Mode, Rule};
-use crate::ruleset::RuleIndex;
+use crate::ruleset::{RuleIndex, Search};
 
 // The keys of these maps come from the operator, not from requests, so a fixed seed cannot be attacked.
 type Map<K, V> = HashMap<K, V, FixedState>;
@@ -111,23 +111,22 @@ impl Index {
         }
     }
 
-    /// Hands over every rule that may match; some may come twice.
+    /// Looks at every rule that may match.
     #[inline]
-    pub(crate) fn candidates(&self, request: &Descriptor<'_>, mut found: impl FnMut(RuleIndex)) {
-        for rule in &self.everywhere {
-            found(*rule);
-        }
-        for number in 0..Attribute::FIXED {
-            if self.filed & 1 << number == 0 {
-                continue;
-            }
+    pub(crate) fn search(&self, search: &mut Search<'_>) {
+        let request = search.request;
+        search.look_at(&self.everywhere);
+        let mut left = self.filed & request.fixed_mask();
+        while left != 0 {
+            let number = left.trailing_zeros() as usize;
+            left &= left - 1;
             let Some(value) = request.fixed_value(number) else { continue };
-            self.fixed[number].candidates(value, &mut found);
+            self.fixed[number].search(value, search);
             match value {
-                Value::Ip(address) => self.networks.candidates(*address, &mut found),
+                Value::Ip(address) => self.networks.search(*address, search),
                 path if number == Attribute::ENDPOINT => {
                     let (path, encoded) = (path.as_text().unwrap_or_default(), request.encoded_endpoint());
-                    self.path_candidates(&self.fixed[number], path, encoded, &mut found);
+                    self.search_paths(&self.fixed[number], path, encoded, search);
                 }
                 _ => {}
             }
@@ -135,42 +134,32 @@ impl Index {
         if !self.others.is_empty() {
             for (name, value) in request.others() {
                 if let Some(filing) = self.others.get(&**name) {
-                    filing.candidates(value, &mut found);
+                    filing.search(value, search);
                 }
             }
         }
     }
 
     /// Rules filed under a path pattern, in both readings of the path.
-    fn path_candidates(
-        &self,
-        filing: &Filing,
-        path: &str,
-        encoded: Option<&str>,
-        found: &mut impl FnMut(RuleIndex),
-    ) {
+    fn search_paths(&self, filing: &Filing, path: &str, encoded: Option<&str>, search: &mut Search<'_>) {
         if !self.paths.is_empty() {
-            self.paths.candidates(Some(path), found);
+            self.paths.search(Some(path), search);
         }
         if let Some(encoded) = encoded {
-            filing.values.get(encoded).into_iter().flatten().copied().for_each(&mut *found);
-            self.paths.candidates(Some(encoded), found);
+            filing.values.get(encoded).into_iter().for_each(|rules| search.look_at(rules));
+            self.paths.search(Some(encoded), search);
         }
     }
 }
 
 impl Filing {
-    #[inline]
-    fn candidates(&self, value: &Value<'_>, found: &mut impl FnMut(RuleIndex)) {
-        for rule in &self.present {
-            found(*rule);
-        }
+    #[inline(always)]
+    fn search(&self, value: &Value<'_>, search: &mut Search<'_>) {
+        search.look_at(&self.present);
         if !self.values.is_empty()
             && let Some(rules) = value.as_text().and_then(|text| self.values.get(text))
         {
-            for rule in rules {
-                found(*rule);
-            }
+            search.look_at(rules);
         }
     }
 }
@@ -200,11 +189,11 @@ impl Networks {
         self.filed.entry(network).or_default().push(place);
     }
 
-    fn candidates(&self, address: std::net::IpAddr, found: &mut impl FnMut(RuleIndex)) {
+    fn search(&self, address: std::net::IpAddr, search: &mut Search<'_>) {
         for length in &self.lengths {
             let Ok(network) = IpNet::new(address, *length) else { break };
             if let Some(rules) = self.filed.get(&network.trunc()) {
-                rules.iter().copied().for_each(&mut *found);
+                search.look_at(rules);
             }
         }
     }
@@ -251,10 +240,10 @@ impl PathNode {
     }
 
     /// Visits each node at most once: a node has one way to it.
-    fn candidates(&self, path: Option<&str>, found: &mut impl FnMut(RuleIndex)) {
-        self.deep.iter().copied().for_each(&mut *found);
+    fn search(&self, path: Option<&str>, search: &mut Search<'_>) {
+        search.look_at(&self.deep);
         let Some(path) = path else {
-            self.here.iter().copied().for_each(&mut *found);
+            search.look_at(&self.here);
             return;
         };
         let (segment, rest) = match path.split_once('/') {
@@ -262,13 +251,13 @@ impl PathNode {
             None => (path, None),
         };
         if let Some(node) = self.literal.get(segment) {
-            node.candidates(rest, found);
+            node.search(rest, search);
         }
         for length in &self.lengths {
             if let Some(before) = segment.get(..*length)
                 && let Some(node) = self.starred.get(before)
             {
-                node.candidates(rest, found);
+                node.search(rest, search);
             }
         }
     }

@@ -3,6 +3,7 @@
 mod index;
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
 use foldhash::fast::FixedState;
@@ -24,8 +25,15 @@ const MAX_SUGGESTIONS: usize = 10;
 /// The place of a rule in its set.
 pub type RuleIndex = u32;
 
-/// The rules that match a request, in the order of the set; the usual handful lives inline.
-pub type Matched = SmallVec<[RuleIndex; 6]>;
+/// The rules that match a request, in the order of the set; the usual handful is stored inline. Unlike a `SmallVec`, it does
+/// not ask for each rule where the others are.
+#[derive(Debug, Clone, Default)]
+pub struct Matched {
+    few: [RuleIndex; 8],
+    len: usize,
+    /// All of them, if there are more.
+    many: Vec<RuleIndex>,
+}
 
 /// What the rules say about a request before any bucket is asked.
 #[derive(Debug)]
@@ -204,16 +212,12 @@ impl RuleSet {
     /// The rules that apply to a request, in order.
     #[inline]
     pub fn matching(&self, request: &Descriptor<'_>) -> Matched {
-        let mut matched = Matched::new();
         let present = self.presence(request);
-        self.index.candidates(request, |candidate| {
-            if self.rule(candidate).matches(request, present) && !matched.contains(&candidate) {
-                matched.push(candidate);
-            }
-        });
-        if matched.len() > 1 {
-            matched.sort_unstable();
-        }
+        let mut search = Search { rules: &self.rules, request, present, matched: Matched::default() };
+        self.index.search(&mut search);
+        let mut matched = search.matched;
+        matched.many.sort_unstable();
+        matched.many.dedup();
         if self.any_replaces {
             self.drop_replaced(request, &mut matched);
         }
@@ -223,7 +227,7 @@ impl RuleSet {
     /// The attributes of a request that rules of this set name, one bit each.
     #[inline]
     fn presence(&self, request: &Descriptor<'_>) -> u64 {
-        let fixed = request.fixed_mask();
+        let fixed = request.fixed_mask().into();
         if self.others.is_empty() {
             return fixed;
         }
@@ -241,7 +245,8 @@ impl RuleSet {
             .filter(|rule| replaces(self.rule(**rule)))
             .flat_map(|rule| self.replaced[*rule as usize].iter().copied())
             .collect();
-        matched.retain(|rule| !gone.contains(rule));
+        let kept = matched.iter().copied().filter(|rule| !gone.contains(rule));
+        *matched = kept.collect();
     }
 
     /// What the rules say about a request: denied, exempt, invalid, or decided by the rows that this adds to `tiers`.
@@ -249,7 +254,7 @@ impl RuleSet {
     #[inline]
     pub fn tiers(&self, request: &Descriptor<'_>, cost: u64, seeds: &KeySeeds, tiers: &mut Tiers) -> Ruling {
         let mut blocked = None;
-        for place in self.matching(request) {
+        for &place in self.matching(request).iter() {
             let rule = self.rule(place);
             match (rule.action(), rule.cost(request, cost)) {
                 (Action::Limit(_), Ok(cost)) if !rule.denies(request) => {
@@ -304,13 +309,90 @@ impl RuleSet {
     /// A row for every bucket of a request, whether or not a rule denies or exempts it or its cost attribute is invalid:
     /// for operations that charge nothing.
     pub fn buckets(&self, request: &Descriptor<'_>, cost: u64, seeds: &KeySeeds) -> Tiers {
-        let rows = self.matching(request).into_iter().filter_map(|place| {
+        let matched = self.matching(request);
+        let rows = matched.iter().filter_map(|&place| {
             let rule = self.rule(place);
             rule.limit()?;
             let cost = rule.cost(request, cost).unwrap_or(cost);
             Some(Tier::new(place, rule.enforcement(), cost, seeds.hash(rule.key(request))))
         });
         rows.collect()
+    }
+}
+
+/// A search for the rules that apply to a request.
+pub(crate) struct Search<'r> {
+    rules: &'r [Rule],
+    request: &'r Descriptor<'r>,
+    /// The attributes that it has, one bit each.
+    present: u64,
+    matched: Matched,
+}
+
+impl Search<'_> {
+    /// Adds those of these rules that apply.
+    #[inline]
+    fn look_at(&mut self, candidates: &[RuleIndex]) {
+        if !candidates.is_empty() {
+            self.look_at_each(candidates);
+        }
+    }
+
+    #[inline(never)]
+    fn look_at_each(&mut self, candidates: &[RuleIndex]) {
+        for candidate in candidates {
+            if self.rules[*candidate as usize].matches(self.request, self.present) {
+                self.matched.push(*candidate);
+            }
+        }
+    }
+}
+
+impl Matched {
+    /// Adds a rule in its place; the index may find one in two ways.
+    #[inline]
+    fn push(&mut self, rule: RuleIndex) {
+        if self.len == self.few.len() {
+            return self.push_more(rule);
+        }
+        let after = self.few[..self.len].iter().rposition(|known| *known <= rule);
+        let place = after.map_or(0, |after| after + 1);
+        if after.is_none_or(|after| self.few[after] != rule) {
+            self.few.copy_within(place..self.len, place + 1);
+            self.few[place] = rule;
+            self.len += 1;
+        }
+    }
+
+    #[cold]
+    fn push_more(&mut self, rule: RuleIndex) {
+        if self.many.is_empty() {
+            self.many.extend(self.few);
+        }
+        self.many.push(rule);
+    }
+}
+
+impl Deref for Matched {
+    type Target = [RuleIndex];
+
+    #[inline]
+    fn deref(&self) -> &[RuleIndex] {
+        if self.many.is_empty() { &self.few[..self.len] } else { &self.many }
+    }
+}
+
+impl FromIterator<RuleIndex> for Matched {
+    fn from_iter<T: IntoIterator<Item = RuleIndex>>(rules: T) -> Self {
+        let mut matched = Matched::default();
+        rules.into_iter().for_each(|rule| matched.push(rule));
+        matched
+    }
+}
+
+impl PartialEq for Matched {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
     }
 }
 

@@ -119,7 +119,7 @@ fn open_wide(table: &mut Table, place: u32, limit: &Limit, now: Timestamp) -> (O
 impl MemoryStore {
     /// Makes room for a key that is not present, before any bucket of the request is opened: a sweep moves slots and
     /// evicts buckets.
-    #[inline]
+    #[inline(never)]
     pub(super) fn make_room(&self, table: &mut Table, hash: KeyHash, now: Timestamp) {
         if table.look(hash).is_none() {
             table.make_room(|packed, wide| self.is_idle(packed, wide, now));

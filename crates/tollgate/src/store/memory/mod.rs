@@ -195,17 +195,22 @@ impl MemoryStore {
     #[inline]
     fn lock(&self, shard: usize) -> MutexGuard<'_, Table> {
         let mutex = &self.shards[shard].0;
-        let mut pauses = 1;
-        while pauses <= MAX_PAUSES {
-            if let Some(guard) = mutex.try_lock() {
-                return guard;
-            }
-            // Back off twice as long each time, so that the holder keeps the cache line.
-            (0..pauses).for_each(|_| std::hint::spin_loop());
-            pauses *= 2;
-        }
-        mutex.lock()
+        mutex.try_lock().unwrap_or_else(|| lock_contended(mutex))
     }
+}
+
+#[cold]
+fn lock_contended(mutex: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    let mut pauses = 1;
+    while pauses <= MAX_PAUSES {
+        // Back off twice as long each time, so that the holder keeps the cache line.
+        (0..pauses).for_each(|_| std::hint::spin_loop());
+        pauses *= 2;
+        if let Some(guard) = mutex.try_lock() {
+            return guard;
+        }
+    }
+    mutex.lock()
 }
 
 /// Every call is done when it returns; its future is ready.

@@ -74,22 +74,46 @@ impl MemoryStore {
         selects: impl Fn(usize) -> bool,
         charged: Option<&mut Charged>,
     ) -> Timestamp {
-        let mut rows = SmallVec::<[Row; 4]>::new();
+        let (mut few, mut many) = ([Row { shard: 0, index: 0 }; 4], Vec::new());
+        let rows = if call.tiers.len() <= few.len() {
+            &mut few[..]
+        } else {
+            many.resize(call.tiers.len(), few[0]);
+            &mut many[..]
+        };
+        let (mut count, mut passes) = (0, true);
         for (index, tier) in call.tiers.iter().enumerate() {
-            if tier.is_pending() && selects(index) {
-                rows.push(Row { shard: self.shard_of(tier.hash), index });
+            if !tier.is_pending() {
+                passes &= !tier.refuses();
+            } else if selects(index) {
+                rows[count] = Row { shard: self.shard_of(tier.hash), index };
+                count += 1;
             }
         }
+        let rows = &mut rows[..count];
         if rows.len() > 1 {
             rows.sort_unstable();
         }
         if rows.len() <= MAX_DEPTH {
-            return self.run_all(call, rules, charged, &rows);
+            self.run_all(call, rules, passes, charged, rows)
+        } else {
+            self.run_on_own_stack(call, rules, passes, charged, rows)
         }
+    }
+
+    #[cold]
+    fn run_on_own_stack(
+        &self,
+        call: &mut Call<'_>,
+        rules: &RuleSet,
+        passes: bool,
+        charged: Option<&mut Charged>,
+        rows: &[Row],
+    ) -> Timestamp {
         let stack = MIN_STACK + rows.len() * STACK_PER_ROW;
         let on_own_stack = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size(stack);
-            let run = || self.run_all(call, rules, charged, &rows);
+            let run = || self.run_all(call, rules, passes, charged, rows);
             thread.spawn_scoped(scope, run).map(|thread| thread.join().expect("the decision does not panic"))
         });
         on_own_stack.unwrap_or_else(|error| {
@@ -100,15 +124,15 @@ impl MemoryStore {
     }
 
     /// Gives these rows their outcomes.
-    #[inline]
+    #[inline(always)]
     fn run_all(
         &self,
         call: &mut Call<'_>,
         rules: &RuleSet,
+        passes: bool,
         charged: Option<&mut Charged>,
         rows: &[Row],
     ) -> Timestamp {
-        let passes = !call.refuses();
         let mut run = Run {
             op: call.op,
             max_wait: call.max_wait,
@@ -154,16 +178,16 @@ impl MemoryStore {
             }
         };
         let tier = &run.tiers[row.index];
-        let (rule, hash, cost) = (run.rules.rule(tier.rule), tier.hash, tier.cost);
+        let (rule, hash, cost, enforces) = (run.rules.rule(tier.rule), tier.hash, tier.cost, tier.enforces());
         if run.is_plain
             && let Some(mut opened) = self.open_token(table, hash, rule, run.now)
         {
             let answer = opened.bucket.ask(Demand { cost, max_wait: Micros::MAX });
-            run.answered(*row, answer);
+            run.answered(enforces, answer);
             if !rest.is_empty() && !self.run_row(run, is_next_here.then_some(&mut *table), rest) {
                 return false;
             }
-            if run.charges(*row, answer) && cost > 0 {
+            if run.charges(enforces, answer) && cost > 0 {
                 opened.bucket.take(cost);
                 let named = || Named::new(hash, rule, rule.key(run.request));
                 self.close_token(table, &mut run.overflow, hash, &opened, named);
@@ -178,9 +202,10 @@ impl MemoryStore {
     }
 
     /// The same, whatever the bucket and the operation. There is room for the row in its table.
+    #[inline(never)]
     fn run_any<'s>(&'s self, run: &mut Run<'_, 's>, table: &mut Table, row: Row, rest: &[Row]) -> bool {
         let (tier, op) = (&run.tiers[row.index], run.op);
-        let (rule, cost) = (run.rules.rule(tier.rule), tier.cost);
+        let (rule, cost, enforces) = (run.rules.rule(tier.rule), tier.cost, tier.enforces());
         let named = Named::new(tier.hash, rule, rule.key(run.request));
         let Some(mut opened) = self.open(table, &mut run.overflow, named, &mut run.now, run.opened) else {
             return false;
@@ -192,14 +217,14 @@ impl MemoryStore {
         } else {
             Answer::Pass { delay: Micros::ZERO }
         };
-        run.answered(row, answer);
+        run.answered(enforces, answer);
         let is_next_here = rest.first().is_some_and(|next| next.shard == row.shard);
         if !self.run_row(run, is_next_here.then_some(&mut *table), rest) {
             self.close(table, &mut run.overflow, named, opened, Write::Nothing);
             return false;
         }
         let write = match op {
-            Op::Charge if run.charges(row, answer) => {
+            Op::Charge if run.charges(enforces, answer) => {
                 bucket.take(cost);
                 Write::of(cost)
             }
@@ -347,14 +372,14 @@ impl MemoryStore {
 
 impl Run<'_, '_> {
     #[inline]
-    fn answered(&mut self, row: Row, answer: Answer) {
-        self.passes &= answer.allowed() || !self.tiers[row.index].enforces();
+    fn answered(&mut self, enforces: bool, answer: Answer) {
+        self.passes &= answer.allowed() || !enforces;
     }
 
     /// Whether a row is charged, now that all rows have answered.
     #[inline]
-    fn charges(&self, row: Row, answer: Answer) -> bool {
-        answer.allowed() && (self.passes || !self.tiers[row.index].enforces())
+    const fn charges(&self, enforces: bool, answer: Answer) -> bool {
+        answer.allowed() && (self.passes || !enforces)
     }
 }
 

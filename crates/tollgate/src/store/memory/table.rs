@@ -152,7 +152,7 @@ impl Table {
 
     /// Writes the state of a key that [`look`](Self::look) found at this place; an insertion may have moved it since. A key
     /// that is used twice in a row becomes hot.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(&mut self, place: Place, hash: KeyHash, state: Packed) {
         match place {
             Place::Hot if self.hot.hash == hash => self.hot.state = state,
@@ -165,11 +165,14 @@ impl Table {
                 self.last_at = at;
                 self.slot_mut(at).state = state;
             }
-            Place::Hot | Place::Slot(_) => {
-                let at = self.find(hash).expect("it was found under this lock");
-                self.slot_mut(at).state = state;
-            }
+            Place::Hot | Place::Slot(_) => self.write_moved(hash, state),
         }
+    }
+
+    #[cold]
+    fn write_moved(&mut self, hash: KeyHash, state: Packed) {
+        let at = self.find(hash).expect("it was found under this lock");
+        self.slot_mut(at).state = state;
     }
 
     /// Starts to fetch what a search for a key reads first.
@@ -215,7 +218,7 @@ impl Table {
         self.search(hash)
     }
 
-    #[inline]
+    #[inline(never)]
     fn search(&self, hash: KeyHash) -> Option<usize> {
         if self.tags.is_empty() {
             return None;
