@@ -1,14 +1,15 @@
-//! `tollgate rules history`: who changed what, and when.
+//! `tollgate rules history` and `undo`: who changed what and when, and back.
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::builder::FalseyValueParser;
-use tollgate_server::api::RuleChange;
+use tollgate_server::api::{RuleChange, RuleUndone};
 
-use super::entries::{self, find_in, list, unknown};
+use super::entries::{self, find_in, list, title, unknown};
 use super::fields::{changes, in_a_line};
 use super::place::{Access, PlaceArgs};
+use super::report;
 use super::yaml::braces;
 use crate::client::Client;
 use crate::table::table;
@@ -100,4 +101,30 @@ fn told(change: &RuleChange) -> String {
         (Some(before), Some(after)) => in_a_line(&changes(before, after)),
         (one, other) => one.as_ref().or(other.as_ref()).map(braces).unwrap_or_default(),
     }
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct UndoArgs {
+    /// The change, as `rules history` numbers it
+    id: i64,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// Print the rule as JSON, or null if it is gone
+    #[arg(long, env = "TOLLGATE_JSON", value_parser = FalseyValueParser::new())]
+    json: bool,
+}
+
+/// Takes a change back, which is a change, too.
+pub(super) async fn undo(args: &UndoArgs, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    let client = args.place.open(Access::Change).await?;
+    let undone: RuleUndone = client.post(&format!("/v1/rules/history/{}/undo", args.id), &()).await?;
+    match undone.entry {
+        Some(entry) => {
+            let sentence = format!("{} is back to {}", title(&entry), braces(&entry.rule));
+            report(&entry, args.json, &sentence, terminal)?;
+        }
+        None if args.json => writeln!(terminal.out(), "null")?,
+        None => writeln!(terminal.out(), "the rule that change {} added is gone again", args.id)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

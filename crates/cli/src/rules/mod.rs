@@ -3,21 +3,16 @@
 //! Rules are in a file, a database or a running server ([`place`]); each command asks the API, which is the server's own or
 //! runs in this process. A file is only read: people edit it with an editor, and the server loads it.
 
-mod add;
 mod diff;
 mod edit;
 mod entries;
-mod export;
 mod fields;
 mod history;
-mod import;
+mod import_export;
 mod lint;
 mod list;
 mod place;
-mod remove;
 mod show;
-mod switch;
-mod undo;
 mod yaml;
 
 use std::io::Write as _;
@@ -45,27 +40,27 @@ enum Command {
     /// Show everything about one rule, also in words
     Show(show::Args),
     /// Add a rule
-    Add(add::Args),
+    Add(edit::AddArgs),
     /// Change some fields of a rule
-    Edit(edit::Args),
+    Edit(edit::EditArgs),
     /// Remove a rule
-    Remove(remove::Args),
+    Remove(edit::RemoveArgs),
     /// Switch a rule on, in the mode it had
-    Enable(switch::Args),
+    Enable(edit::RuleArgs),
     /// Switch a rule off
-    Disable(switch::Args),
+    Disable(edit::RuleArgs),
     /// Report everything that is wrong with rules
     Lint(lint::Args),
     /// Compare the rules of two places
     Diff(diff::Args),
     /// Take the rules of a file, a database or a server over into another
-    Import(import::Args),
+    Import(import_export::ImportArgs),
     /// Print rules as a rules file
-    Export(export::Args),
+    Export(import_export::ExportArgs),
     /// List what was changed, newest first
     History(history::Args),
     /// Take a change back
-    Undo(undo::Args),
+    Undo(history::UndoArgs),
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
@@ -74,17 +69,17 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
         match &args.command {
             Command::List(args) => list::run(args, terminal).await,
             Command::Show(args) => show::run(args, terminal).await,
-            Command::Add(args) => add::run(args, terminal).await,
-            Command::Edit(args) => edit::run(args, terminal).await,
-            Command::Remove(args) => remove::run(args, terminal).await,
-            Command::Enable(args) => switch::run(args, switch::To::On, terminal).await,
-            Command::Disable(args) => switch::run(args, switch::To::Off, terminal).await,
+            Command::Add(args) => edit::add(args, terminal).await,
+            Command::Edit(args) => edit::edit(args, terminal).await,
+            Command::Remove(args) => edit::remove(args, terminal).await,
+            Command::Enable(args) => edit::switch(args, edit::To::On, terminal).await,
+            Command::Disable(args) => edit::switch(args, edit::To::Off, terminal).await,
             Command::Lint(args) => lint::run(args, terminal).await,
             Command::Diff(args) => diff::run(args, terminal).await,
-            Command::Import(args) => import::run(args, terminal).await,
-            Command::Export(args) => export::run(args, terminal).await,
+            Command::Import(args) => import_export::import(args, terminal).await,
+            Command::Export(args) => import_export::export(args, terminal).await,
             Command::History(args) => history::run(args, terminal).await,
-            Command::Undo(args) => undo::run(args, terminal).await,
+            Command::Undo(args) => history::undo(args, terminal).await,
         }
     })
 }

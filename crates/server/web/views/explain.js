@@ -93,7 +93,7 @@ function explained(found) {
         decision.delay_ms > 0 && ['Waits', wait(decision.delay_ms)],
         decision.degraded && ['Degraded', `${decision.degraded.policy}: ${decision.degraded.reason}`],
       ], 'near'),
-      found.rules_changed && h('p', { class: 'banner' }, 'The rules have changed since; those that did not apply are explained by the present ones.')),
+      found.rules_changed && h('p', { class: 'banner' }, 'The rules have changed since; these are the ones that decided.')),
     panel('Rules', {}, rules.length > 0 ? ruleTable(rules) : empty('There are no rules: everything passes.')),
   ];
 }
