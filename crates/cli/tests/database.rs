@@ -197,7 +197,7 @@ fn nodes_that_share_a_redis_are_warned_of_a_database_of_their_own() {
 fn an_address_that_is_not_that_of_a_database_is_refused() {
     for (address, told) in [
         ("me:secret@db.example/limits", "--database is neither sqlite://path nor postgres://user@host/name"),
-        ("postgres://me:secret@db.example/limits?passwrd=secret", "the parameter `passwrd`"),
+        ("postgres://me:secret@db.example/limits?passwrd=secret", "unknown parameter `passwrd`"),
     ] {
         let folder = Folder::new();
         let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))

@@ -227,8 +227,8 @@ fn a_database_out_of_reach_is_named_without_its_password() {
     let folder = std::env::temp_dir().join(format!("tollgate-unreachable-{}", std::process::id()));
     for (rules, wanted) in [
         ("postgres://me:s3cret@127.0.0.1:1/rules", "cannot open postgres://me:***@127.0.0.1:1/rules"),
-        ("postgres://me:s3cret@127.0.0.1:1/rules?passwrd=s3cret", "the parameter `passwrd`"),
-        ("postgras://me:s3cret@127.0.0.1:1/rules", "`postgras://me:***@127.0.0.1:1/rules` is no database"),
+        ("postgres://me:s3cret@127.0.0.1:1/rules?passwrd=s3cret", "unknown parameter `passwrd`"),
+        ("postgras://me:s3cret@127.0.0.1:1/rules", "`postgras://me:***@127.0.0.1:1/rules` is not a database"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(["serve", "--rules", rules, "--data-dir"])

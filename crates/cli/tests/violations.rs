@@ -134,7 +134,7 @@ fn what_cannot_be_answered_is_an_error_that_says_what_to_do() {
     for (args, told) in [
         (vec![], "name the server's database with --database, or its data directory"),
         (vec!["--rules", "rules.yaml", "--data-dir", "absent"], "absent/tollgate.db"),
-        (vec!["--rules", "mysql://me:secret@h/n"], "`mysql://me:***@h/n` is no database"),
+        (vec!["--rules", "mysql://me:secret@h/n"], "`mysql://me:***@h/n` is not a database"),
         (vec!["--database", "me:secret@h/n"], "--database is neither sqlite://path nor postgres://"),
         (vec!["--rules", &known, "--since", "yesterday"], "`since`: expected how long ago"),
         (vec!["--rules", &missing], "tollgate.db"),

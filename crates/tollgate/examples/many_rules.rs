@@ -1,6 +1,6 @@
 //! How long 100,000 rules take to load, and what they cost: from a file, from SQLite, and while requests are decided.
 //!
-//! `cargo run --release -p tollgate --features sqlite,watch --example many_rules [file | reload | sqlite]`; each alone
+//! `cargo run --release -p tollgate --features sql --example many_rules [file | reload | sqlite]`; each alone
 //! shows its own memory. On a busy machine compare processor time.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]

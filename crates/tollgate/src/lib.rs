@@ -37,7 +37,7 @@ mod request;
 mod reserve;
 pub mod rules;
 mod shares;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 pub mod sql;
 mod store;
 mod sync;
@@ -73,7 +73,7 @@ pub use tollgate_core::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/guide/library.md")]
-#[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/plans.md"))]
-#[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/violations.md"))]
-#[cfg_attr(feature = "sqlite", doc = include_str!("../../../docs/guide/rules-in-a-database.md"))]
+#[cfg_attr(feature = "sql", doc = include_str!("../../../docs/guide/plans.md"))]
+#[cfg_attr(feature = "sql", doc = include_str!("../../../docs/guide/violations.md"))]
+#[cfg_attr(feature = "sql", doc = include_str!("../../../docs/guide/rules-in-a-database.md"))]
 struct Snippets;

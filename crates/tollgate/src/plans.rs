@@ -1,7 +1,7 @@
 //! Plans: which plan a user is on, where a request does not say.
 //!
 //! A table of a database, or any other source, is read through a bounded cache. A decision waits for it no longer than
-//! a deadline, and then goes on with what was known before, or with the default plan; the look-up goes on too, and
+//! a deadline, and then uses what was known before, or the default plan; the look-up continues, and
 //! the next request has its answer.
 //!
 //! ```text
@@ -40,7 +40,7 @@ const FAILURE_TTL: Duration = Duration::from_secs(1);
 /// How plans are looked up, and what is assumed where that fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// The plan of users that nobody knows, and of those who cannot be looked up in time.
+    /// The plan of unknown users, and of those who cannot be looked up in time.
     pub default_plan: String,
     /// How long a plan is cached.
     pub ttl: Duration,
@@ -156,7 +156,7 @@ impl Plans {
     /// # Panics
     ///
     /// As [`Plans::new`].
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(feature = "sql")]
     pub fn from_database(database: crate::sql::Database, options: PlanOptions) -> Self {
         Plans::new(options, move |user_id| {
             let database = database.clone();
@@ -202,7 +202,7 @@ impl Plans {
         }
     }
 
-    /// Looks into the cache, and begins a look-up where nobody else has.
+    /// Looks into the cache, and begins a look-up unless one is in progress.
     fn ask(&self, user_id: &str) -> Told {
         let inner = &*self.0;
         if user_id.len() > MAX_USER_ID {
@@ -218,7 +218,7 @@ impl Plans {
                 entry.flight = self.begin(user_id, now);
             }
             let Some(flight) = &entry.flight else { return Told::Now(plan) };
-            // Counted from when the look-up began: whoever comes later does not wait as long again.
+            // Counted from when the look-up began: later requests wait only for the rest.
             let max_wait = inner.options.deadline.saturating_sub(now.duration_since(flight.since));
             Told::Soon { landing: flight.landing.clone(), max_wait, meanwhile: plan }
         })

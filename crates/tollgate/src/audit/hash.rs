@@ -24,12 +24,12 @@ impl Pseudonyms {
         PartitionSecret::new(secret).map(Pseudonyms)
     }
 
-    /// The hash that stands for a text in one column.
+    /// The hash that replaces a text in one column.
     pub(super) fn of(&self, column: &str, text: &str) -> String {
         hex::encode(self.0.hash([column, "\0", &kept(text)].map(str::as_bytes)))
     }
 
-    /// The same violation, by nobody in particular.
+    /// The violation with its user, address and bucket key hashed.
     pub(super) fn apply(&self, violation: Violation) -> Violation {
         let hashed = |column, text: Option<String>| text.map(|text| self.of(column, &text));
         Violation {

@@ -37,7 +37,6 @@ impl ViolationLog {
 
     pub(super) fn dialect(&self) -> &'static Dialect {
         match self.database.pool() {
-            #[cfg(feature = "sqlite")]
             Pool::Sqlite(_) => &Dialect {
                 instant: "",
                 requested_at: "requested_at",
@@ -47,7 +46,6 @@ impl ViolationLog {
                 tokens: "CASE WHEN tokens_at_time IS NOT NULL THEN printf('%.6f', tokens_at_time) END",
                 skip_locked: "",
             },
-            #[cfg(feature = "postgres")]
             Pool::Postgres(_) => &Dialect {
                 instant: "::timestamptz",
                 requested_at: r#"to_char(requested_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,
@@ -61,20 +59,20 @@ impl ViolationLog {
     }
 }
 
-/// In what the databases differ. Instants go in and out as text, `2026-11-15T23:01:02.123456Z`.
+/// The differences between the databases. Instants go in and out as text, `2026-11-15T23:01:02.123456Z`.
 pub(super) struct Dialect {
     /// What makes an instant of a text.
     pub(super) instant: &'static str,
     /// What makes a text of the instant.
     pub(super) requested_at: &'static str,
-    /// The address, or what stands in its place, as text.
+    /// The address, or the text recorded instead, as text.
     pub(super) address: &'static str,
     /// Finds the rows of an address.
     pub(super) is_address: &'static str,
-    /// Finds the rows of a text that stands in the place of an address: a pseudonym, or something else a caller sent.
+    /// Finds the rows of a text that was recorded instead of an address: a pseudonym, or anything else that a caller sent.
     pub(super) is_no_address: &'static str,
     /// The tokens as decimal text.
     pub(super) tokens: &'static str,
-    /// Leaves rows to whoever is at them already.
+    /// Skips rows that another node is deleting.
     pub(super) skip_locked: &'static str,
 }

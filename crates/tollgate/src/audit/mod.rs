@@ -13,26 +13,26 @@
 //! already is not written twice. Only what is being written when a shutdown runs out of time is counted as dropped
 //! though it may have arrived: then the database has up to a batch more than `written` says, never less.
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 mod hash;
 mod instant;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 mod log;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 mod query;
 mod queue;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 mod retention;
 mod violation;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 mod write;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 mod writer;
 
 pub use instant::{InstantError, instant, instant_text};
 pub use queue::{Violations, WriteOutcome};
 pub use violation::{MAX_TEXT, Violation};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 pub use {
     hash::Pseudonyms,
     log::ViolationLog,
@@ -42,7 +42,7 @@ pub use {
 };
 
 use serde::Serialize;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 pub use tollgate_core::SecretError;
 
 /// How many requests were refused, and what became of the record.

@@ -26,7 +26,7 @@ pub struct ViolationFilter {
     pub ip: Option<String>,
     /// For what.
     pub endpoint: Option<String>,
-    /// The rule that spoke.
+    /// The rule of the binding limit.
     pub rule: Option<String>,
     /// Not before.
     pub since: Option<Timestamp>,
@@ -82,7 +82,7 @@ pub struct Cursor {
     pub violation_id: i64,
 }
 
-/// A text that is no cursor.
+/// A text that is not a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a cursor; take `next` of the page before, as it is")]
 pub struct CursorError;
@@ -184,7 +184,7 @@ impl ViolationLog {
         let bounds = [
             (">=", filter.since),
             ("<", filter.until),
-            // Said once more for the index, which knows nothing of ids.
+            // Repeated for the index, which does not include ids.
             ("<=", filter.cursor.map(|cursor| cursor.requested_at)),
         ];
         for (comparison, bound) in bounds {

@@ -1,4 +1,4 @@
-//! Where refusals wait until somebody writes them down.
+//! Refusals that wait to be written.
 //!
 //! A decision adds its refusal to a table that is there already and goes on: no I/O, no waiting, and nothing is
 //! allocated unless it is the first of its kind in this second. A kind is a bucket with one user, address and endpoint,
@@ -129,7 +129,7 @@ impl Default for Violations {
 }
 
 impl Violations {
-    /// Room for about so many records. As many again may be on their way to the writer.
+    /// Room for about this number of records. As many again may be on their way to the writer.
     pub fn with_room(records: usize) -> Self {
         let room = records.div_ceil(SHARDS).max(1);
         let table = || Table::with_capacity_and_hasher(room, RandomState::default());
@@ -196,7 +196,7 @@ impl Violations {
         self.0.drain(i64::MAX)
     }
 
-    /// Says what became of so many refusals that were drained.
+    /// Reports the outcome of a number of refusals that were drained.
     pub fn settle(&self, refusals: u64, fate: WriteOutcome) {
         let counter = match fate {
             WriteOutcome::Written => &self.0.written,
@@ -224,7 +224,7 @@ impl Violations {
         self.0.write_error.lock().clone()
     }
 
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(feature = "sql")]
     pub(super) fn set_write_error(&self, error: Option<&crate::sql::DatabaseError>) {
         let text = error.map(|error| match error.reason() {
             Some(reason) => format!("{error}: {reason}"),
@@ -233,14 +233,14 @@ impl Violations {
         *self.0.write_error.lock() = text;
     }
 
-    /// Whether there is no hurry to drain it.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    /// Whether every table is less than half full.
+    #[cfg(feature = "sql")]
     pub(super) fn is_half_empty(&self) -> bool {
         self.0.shards.iter().all(|Padded(shard)| shard.lock().table.len() < self.0.room.div_ceil(2))
     }
 
     /// Waits until a table is half full.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(feature = "sql")]
     pub(super) async fn half_full(&self) {
         self.0.half_full.notified().await;
     }

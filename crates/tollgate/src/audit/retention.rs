@@ -1,4 +1,4 @@
-//! Forgetting: violations that are too old, or too many.
+//! Deleting violations that are too old, or too many.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Default for Retention {
     }
 }
 
-/// When to forget next, and what.
+/// When to delete next, and what.
 #[derive(Debug)]
 pub(super) struct Sweep {
     retention: Retention,
@@ -64,11 +64,11 @@ impl Sweep {
 
     async fn try_step(&mut self, log: &ViolationLog, now: Timestamp) -> Result<(), DatabaseError> {
         if self.through.is_none() {
-            self.through = log.newest_to_forget(self.retention, now).await?;
+            self.through = log.newest_to_delete(self.retention, now).await?;
             (self.next, self.written) = (Some(now.after(SWEEP_INTERVAL.into())), 0);
         }
         if let Some(through) = self.through
-            && log.forget(through).await? < DELETE_BATCH_ROWS
+            && log.delete_through(through).await? < DELETE_BATCH_ROWS
         {
             self.through = None;
         }
@@ -85,7 +85,7 @@ impl Sweep {
 
 impl ViolationLog {
     /// The newest row that is too old or one too many.
-    async fn newest_to_forget(
+    async fn newest_to_delete(
         &self,
         retention: Retention,
         now: Timestamp,
@@ -109,7 +109,7 @@ impl ViolationLog {
     }
 
     /// Deletes a few of the oldest rows up to one; answers how many.
-    async fn forget(&self, through: Cursor) -> Result<usize, DatabaseError> {
+    async fn delete_through(&self, through: Cursor) -> Result<usize, DatabaseError> {
         let dialect = self.dialect();
         let statement = format!(
             "DELETE FROM rate_limit_violation WHERE violation_id IN (\

@@ -32,9 +32,9 @@ pub struct Violation {
     pub requested_at: Timestamp,
     /// What the bucket had left then.
     pub tokens_at_time: Decimal,
-    /// The row of the rule that spoke, where it has one.
+    /// The row of the rule of the binding limit, where it has one.
     pub rule_id: Option<i64>,
-    /// The rule that spoke.
+    /// The rule of the binding limit.
     pub rule_name: String,
     /// How many requests were refused.
     pub count: u64,
@@ -62,7 +62,7 @@ impl Violation {
         }
     }
 
-    /// Forgets what a further request does not share.
+    /// Drops what a further request does not share.
     pub(super) fn keep_common(&mut self, request: &Descriptor<'_>) {
         let named =
             [("user_id", &mut self.user_id), ("ip", &mut self.ip_address), ("endpoint", &mut self.endpoint)];
@@ -140,7 +140,7 @@ pub(super) fn kept(text: &str) -> Cow<'_, str> {
 }
 
 /// Whether a recorded text is an address, rather than a pseudonym or something else that a caller sent.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 pub(super) fn is_address(text: &str) -> bool {
     text.parse::<std::net::IpAddr>().is_ok()
 }

@@ -1,10 +1,9 @@
 //! Batched inserts.
 //!
 //! One statement writes a batch, whole or not at all. SQLite takes the rows as JSON. PostgreSQL takes them as arrays,
-//! under ids that were drawn beforehand: when a connection is lost after the statement was sent, nobody knows whether
+//! under ids that were drawn beforehand: when a connection is lost after the statement was sent, it is unknown whether
 //! it was executed, and a second try under the same ids adds only what is not there.
 
-#[cfg(feature = "postgres")]
 use std::time::Duration;
 
 use super::{Violation, ViolationLog};
@@ -13,7 +12,6 @@ use crate::sql::{DatabaseError, Pool};
 /// Rows in one statement. Each statement writes every page of every index that it touches, so more rows write less.
 pub(super) const MAX_BATCH_ROWS: usize = 4_000;
 /// The longest time for one write.
-#[cfg(feature = "postgres")]
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is written in one statement.
@@ -21,20 +19,15 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Batch {
     pub(super) violations: Vec<Violation>,
     /// PostgreSQL's ids for them, drawn at the first try.
-    #[cfg(feature = "postgres")]
     ids: tokio::sync::OnceCell<Vec<i64>>,
 }
 
 impl Batch {
     pub(super) fn new(violations: Vec<Violation>) -> Self {
-        Batch {
-            violations,
-            #[cfg(feature = "postgres")]
-            ids: tokio::sync::OnceCell::new(),
-        }
+        Batch { violations, ids: tokio::sync::OnceCell::new() }
     }
 
-    /// How many refusals it stands for.
+    /// How many refusals it counts.
     pub(super) fn refusals(&self) -> u64 {
         self.violations.iter().map(|violation| violation.count).sum()
     }
@@ -45,9 +38,7 @@ impl ViolationLog {
     pub(super) async fn insert(&self, batch: &Batch) -> Result<(), DatabaseError> {
         self.database.verify()?;
         let written = match self.database.pool() {
-            #[cfg(feature = "sqlite")]
             Pool::Sqlite(pool) => sqlite::insert(pool, batch).await,
-            #[cfg(feature = "postgres")]
             Pool::Postgres(pool) => postgres::insert(pool, batch).await,
         };
         written.map_err(|source| self.database.error(source))?;
@@ -76,7 +67,6 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-#[cfg(feature = "sqlite")]
 mod sqlite {
     use sqlx::SqlitePool;
 
@@ -111,7 +101,6 @@ mod sqlite {
     }
 }
 
-#[cfg(feature = "postgres")]
 mod postgres {
     use std::io;
 
@@ -139,7 +128,7 @@ mod postgres {
         match timeout(WRITE_TIMEOUT, write(&mut connection, batch)).await {
             Ok(written) => written,
             Err(late) => {
-                drop(connection.detach()); // whatever arrives there now has nobody to go to
+                drop(connection.detach()); // a late answer must not be matched to another query
                 Err(io::Error::from(late).into())
             }
         }

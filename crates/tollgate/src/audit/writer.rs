@@ -1,4 +1,4 @@
-//! The task that writes violations down.
+//! The task that writes violations to the database.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -75,11 +75,11 @@ impl Writer {
         Writer { violations, stop, task: tokio::spawn(work.run(stopped)) }
     }
 
-    /// Writes what is there, for so long at the most, counts the rest as dropped, and ends.
+    /// Writes what is pending, at most for `within`, counts the rest as dropped, and ends.
     ///
     /// Refusals that come later stay pending.
     pub async fn shutdown(self, within: Duration) -> ViolationStats {
-        let _ = self.stop.send(within); // nobody listens when the task is gone already
+        let _ = self.stop.send(within); // an error is a task that has ended
         if let Err(error) = self.task.await {
             tracing::error!(%error, "the writer of violations has died");
         }
@@ -93,9 +93,9 @@ struct Work {
     log: ViolationLog,
     options: WriterOptions,
     sweep: Sweep,
-    /// What is to be written. A batch leaves when its fate is known.
+    /// What is to be written. A batch is removed when its outcome is known.
     backlog: VecDeque<Arc<Batch>>,
-    /// The try at the first batch. It is a task of its own, so that whoever stops waiting for it can wait again.
+    /// The attempt at the first batch. It is a task, so that waiting for it can be interrupted and resumed.
     attempt: Option<JoinHandle<Result<(), DatabaseError>>>,
     /// How long to wait after the last failure; `None` while all is well.
     pause: Option<Duration>,
@@ -123,7 +123,7 @@ impl Work {
                 self.stack(over);
             }
             self.write_all().await;
-            self.forget().await;
+            self.delete_old().await;
         }
     }
 
@@ -170,22 +170,22 @@ impl Work {
 
     async fn write_all(&mut self) {
         while let Some(batch) = self.backlog.front().cloned() {
-            let fate = match self.write(&batch).await {
+            let outcome = match self.write(&batch).await {
                 Ok(()) => WriteOutcome::Written,
                 Err(Failure::Final) => WriteOutcome::Dropped,
                 Err(Failure::Passing) => {
-                    self.forget().await; // which may be what a full database waits for
+                    self.delete_old().await; // this may be what a full database needs
                     sleep(self.longer_pause()).await;
                     continue;
                 }
             };
             self.backlog.pop_front();
-            self.violations.settle(batch.refusals(), fate);
+            self.violations.settle(batch.refusals(), outcome);
             self.sweep.note(batch.violations.len());
         }
     }
 
-    /// Tries to write a batch, or goes on waiting for the try that is under way.
+    /// Writes a batch, or continues to wait for the attempt in progress.
     async fn write(&mut self, batch: &Arc<Batch>) -> Result<(), Failure> {
         let attempt = self.attempt.get_or_insert_with(|| {
             let (log, batch) = (self.log.clone(), Arc::clone(batch));
@@ -227,7 +227,7 @@ impl Work {
     }
 
     /// Deletes what is too old or too much, as long as there is nothing to write.
-    async fn forget(&mut self) {
+    async fn delete_old(&mut self) {
         while self.sweep.is_due(self.options.clock.now()) {
             match self.sweep.step(&self.log, self.options.clock.now()).await {
                 Ok(()) if self.pause.is_none() => self.violations.set_write_error(None),
@@ -250,7 +250,7 @@ impl Work {
 
 /// Why a batch was not written.
 enum Failure {
-    /// The database may get well.
+    /// The database may recover.
     Passing,
     /// It will not take these rows.
     Final,

@@ -98,7 +98,7 @@ fn primary(info: &Info, role: Role<'_>) -> Finding {
     let found = format!("primary, {}{lag}", count(replicas, "replica"));
     let finding = match role {
         Role::Named | Role::Member(_) if replicas == 0 => Finding::warn("role", found)
-            .with_advice("nobody can be promoted when it is lost; give it a replica"),
+            .with_advice("no replica can be promoted when it is lost; give it one"),
         _ => Finding::ok("role", found),
     };
     finding.with_number("replicas", signed(replicas)).with_number("lag_bytes", signed(behind))

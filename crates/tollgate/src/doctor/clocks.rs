@@ -41,7 +41,7 @@ impl Clocks {
         }
     }
 
-    /// Takes note that somebody cannot be asked, and why.
+    /// Records a node that does not answer, and why.
     pub(super) fn miss(&mut self, who: String, why: String) {
         self.silent.push((who, why));
     }

@@ -48,7 +48,7 @@ pub(super) async fn examine(
     failed
 }
 
-/// Who has which slots, and what happens to the rest when somebody is lost.
+/// The slots of each primary, and whether the others answer when one is lost.
 async fn look(redis: &RedisBuilder, seed: &ConnectionInfo) -> Result<Nodes, Finding> {
     let (mut probe, _) = Probe::connect(redis, seed.clone()).await?;
     let no_cluster = |error: &redis::RedisError| {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_nobody_has_are_a_failure() {
+    fn slots_without_a_primary_are_a_failure() {
         let mut primaries = Primaries::from([(("a".to_owned(), 1), vec![0..=16_382])]);
         assert_eq!(covered(&primaries).level, Level::Fail);
         primaries.insert(("b".to_owned(), 1), vec![16_383..=16_383]);

@@ -64,7 +64,7 @@ impl Default for Demands {
     }
 }
 
-/// Examines a Redis, the one that sentinels name, or every primary of a Cluster; of replicas, their clocks. Where nobody can be reached there is one
+/// Examines a Redis, the one that sentinels name, or every primary of a Cluster; of replicas, their clocks. If none can be reached there is one
 /// finding, which says why.
 pub async fn examine(redis: &RedisBuilder, demands: &Demands) -> Vec<Finding> {
     match redis.address() {

@@ -150,7 +150,7 @@ impl Probe {
 }
 
 impl Spread {
-    /// Whether so long leaves room within the deadline of a decision.
+    /// Whether these times leave room within the deadline of a decision.
     fn judged(&self, check: &'static str, what: &str, deadline: Duration) -> Finding {
         let found = format!("{what}p50 {}, p99 {}", millis(self.p50_us), millis(self.p99_us));
         let deadline_us = i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX);
@@ -180,7 +180,7 @@ fn off_by(ahead_us: i64) -> Finding {
         .with_advice("limits hold, but times in headers and logs will not agree; run NTP on both machines")
 }
 
-/// The value that so many percent of sorted ones do not exceed.
+/// A percentile of sorted values.
 fn percentile(sorted: &[i64], percent: usize) -> i64 {
     let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(place).copied().unwrap_or(0)

@@ -80,7 +80,7 @@ fn by_code(code: &str) -> &'static str {
         "NOREPLICAS" => "too few replicas are connected; bring them back, or lower min-replicas-to-write",
         "MISCONF" => "snapshots fail and so writes are refused; make room on the disk, see the server's log",
         "LOADING" => "it is reading its data set; wait until it has",
-        "BUSY" => "somebody's script has run for long; end it with SCRIPT KILL",
+        "BUSY" => "another script has run for too long; end it with SCRIPT KILL",
         "MASTERDOWN" => "this is a replica without its primary; name the primary",
         "CLUSTERDOWN" | "MOVED" | "ASK" | "CROSSSLOT" => {
             "this is a node of a Cluster; name the Cluster: redis-cluster://HOST:PORT"

@@ -97,7 +97,7 @@ fn quorum(said: &[Said]) -> Finding {
     match said.iter().find_map(|said| said.quorum.as_ref().err()) {
         None => Finding::ok("quorum", format!("{} can have a replica promoted", count(able, "sentinel"))),
         Some(why) => Finding::fail("quorum", why.clone())
-            .with_advice("bring sentinels back, or lower the quorum: nobody is promoted without one"),
+            .with_advice("bring sentinels back, or lower the quorum: no replica is promoted without one"),
     }
 }
 

@@ -1,8 +1,8 @@
 //! A bounded cache in two generations.
 //!
-//! Users go into the young generation. When that is full it becomes the old one, and what was left of the old one is
-//! forgotten; whoever is asked for in the old generation moves to the young one. So users that are asked for stay,
-//! and making room is one exchange.
+//! Users are added to the young generation. When that is full it becomes the old one, and the rest of the old one is
+//! evicted; a user who is looked up in the old generation moves to the young one. So active users stay, and making
+//! room is one exchange.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
@@ -28,7 +28,7 @@ pub(super) struct Entry {
 /// What a look-up said.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// The plan; the default one for somebody unknown.
+    /// The plan; the default one for an unknown user.
     pub(super) plan: Arc<str>,
     /// From then on it is stale.
     pub(super) good_until: Instant,
@@ -43,7 +43,7 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// Whether somebody is still working on it.
+    /// Whether the look-up has not ended.
     pub(super) fn is_under_way(&self) -> bool {
         self.landing.has_changed().is_ok()
     }
@@ -81,12 +81,12 @@ impl Cache {
         let (name, mut entry) = old.unwrap_or_else(|| (user_id.into(), Entry::default()));
         let result = act(&mut entry);
         if entry.known.is_none() && entry.flight.is_none() {
-            return result; // nothing to remember, so nobody is forgotten for it
+            return result; // nothing to keep, so nothing is evicted for it
         }
-        let forgotten = if shard.young.len() < self.room { None } else { Some(shard.turn()) };
+        let evicted = if shard.young.len() < self.room { None } else { Some(shard.turn()) };
         shard.young.insert(name, entry);
         drop(shard);
-        drop(forgotten); // which takes a while, and nobody waits for it
+        drop(evicted); // which takes a while, and is done without the lock
         result
     }
 

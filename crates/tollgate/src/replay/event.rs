@@ -61,7 +61,7 @@ pub enum EventError {
         /// What was found and what was expected.
         message: String,
     },
-    /// More than anybody needs.
+    /// Longer than a line may be.
     #[error("{length} bytes or more; a line has at most {MAX_LINE}, one with rules at most {MAX_RULES_LINE}")]
     TooLong {
         /// What was read of it.
@@ -137,7 +137,7 @@ impl EventError {
     #[cold]
     fn shape(error: serde_json::Error) -> Self {
         let text = error.to_string();
-        // serde_json ends with a place of its own; lines are counted by whoever reads them.
+        // serde_json adds a place; lines are counted by the caller.
         let message = text.rsplit_once(" at line ").map_or(&*text, |(message, _)| message);
         EventError::Shape { column: error.column(), message: message.to_owned() }
     }

@@ -70,7 +70,7 @@ pub struct Step<'e, 'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// A line that makes no sense. What came before it was replayed.
+    /// An invalid line. What came before it was replayed.
     #[error("line {line}: {error}")]
     Line {
         /// The number of the line, from 1.
@@ -89,7 +89,7 @@ pub enum TraceError {
     /// The trace could not be read.
     #[error("the trace cannot be read")]
     Read(#[source] io::Error),
-    /// Whoever was told of each step could not go on.
+    /// `each` returned an error.
     #[error("the output cannot be written")]
     Write(#[source] io::Error),
 }
@@ -112,7 +112,7 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// The first line that makes no sense, or reading or telling that failed.
+    /// The first invalid line, or an error of the reader or of `each`.
     pub fn run(
         &self,
         input: impl BufRead,
@@ -194,7 +194,7 @@ impl<S: Store> Replay<S> {
                 each(&step).map_err(TraceError::Write)?;
             }
         }
-        unreachable!("nobody has written 2^64 lines")
+        unreachable!("a trace has fewer than 2^64 lines")
     }
 
     /// Turns the clock to the event and lets it happen.
@@ -242,7 +242,7 @@ fn parse_rules(list: &str) -> Result<RuleSet, EventError> {
 fn at_once<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => unreachable!("a store in memory answers at once"),
+        Poll::Pending => unreachable!("a store in memory never waits"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Changing the rules of a database, and what was changed.
 //!
-//! Every change is one transaction: it holds the set's row, so that nobody else changes rules meanwhile; the whole
+//! Every change is one transaction: it holds the set's row, so that changes are made one after the other; the whole
 //! resulting set is validated before it is written; and the database's triggers write its history, as they do for
 //! changes made with plain SQL.
 
@@ -29,7 +29,7 @@ pub struct RuleBook {
 pub enum Edit {
     /// A new rule.
     Add(Draft),
-    /// Another text for a rule, unless somebody changed it since `version`.
+    /// Another text for a rule, unless it was changed since `version`.
     Update {
         /// Which rule.
         rule_id: i64,
@@ -38,7 +38,7 @@ pub enum Edit {
         /// The rule as it shall be.
         draft: Draft,
     },
-    /// No such rule any more, unless somebody changed it since `version`.
+    /// The rule is removed, unless it was changed since `version`.
     Remove {
         /// Which rule.
         rule_id: i64,
@@ -85,18 +85,18 @@ pub enum BookError {
     #[error(transparent)]
     Invalid(#[from] RowsError),
     /// No such rule.
-    #[error("there is no rule {rule_id}; `tollgate rules list` shows those there are")]
+    #[error("there is no rule {rule_id}; `tollgate rules list` shows all rules")]
     NoRule {
         /// The number that was given.
         rule_id: i64,
     },
     /// No such change.
-    #[error("there is no change {history_id}; `tollgate rules history` shows those there are")]
+    #[error("there is no change {history_id}; `tollgate rules history` shows all changes")]
     NoChange {
         /// The number that was given.
         history_id: i64,
     },
-    /// Somebody else was faster.
+    /// The rule was changed concurrently.
     #[error("rule {rule_id} was changed meanwhile: {}; look at it and try again", said(*version, theirs.as_deref()))]
     Conflict {
         /// Which rule.
@@ -139,7 +139,7 @@ enum Step {
 #[derive(Debug)]
 enum Wish {
     Add(Draft),
-    /// Unless somebody changed the rule since `version`.
+    /// Unless the rule was changed since `version`.
     Put {
         version: i64,
         row: RuleRow,
@@ -226,7 +226,7 @@ impl RuleBook {
         self.one(who, Edit::Add(draft)).await
     }
 
-    /// Gives a rule another text, unless somebody changed it since `version`.
+    /// Gives a rule another text, unless it was changed since `version`.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl RuleBook {
         self.one(who, Edit::Update { rule_id, version, draft }).await
     }
 
-    /// Removes a rule, unless somebody changed it since `version`.
+    /// Removes a rule, unless it was changed since `version`.
     ///
     /// # Errors
     ///
@@ -260,7 +260,7 @@ impl RuleBook {
         self.change(who, edits.into_iter().map(Wish::from).collect()).await
     }
 
-    /// Adds rules to a table that never had any; whether it did. Of several who try at once one does.
+    /// Adds rules to a table that never had any; whether it did. Of several concurrent calls one does.
     ///
     /// # Errors
     ///
@@ -307,7 +307,7 @@ impl RuleBook {
         self.changes(&format!("history_id < {history_id}{of_rule}"), limit).await
     }
 
-    /// Brings a rule back to what it was before a change, if nobody changed it since. That is a change, too.
+    /// Restores a rule as it was before a change, unless it was changed since. That is a change, too.
     ///
     /// # Errors
     ///
@@ -326,9 +326,7 @@ impl RuleBook {
 
     async fn changes(&self, which: &str, limit: u32) -> Result<Vec<Change>, BookError> {
         let changed_at = match self.database.pool() {
-            #[cfg(feature = "sqlite")]
             Pool::Sqlite(_) => "changed_at",
-            #[cfg(feature = "postgres")]
             Pool::Postgres(_) => "to_jsonb(changed_at)#>>'{}'",
         };
         let (before, after) = (bytes(&self.database, "rule_before"), bytes(&self.database, "rule_after"));
@@ -396,9 +394,7 @@ fn select(database: &Database, which: &str) -> String {
 /// JSON as bytes: text in SQLite need not be UTF-8, and one such row must not make the others unreadable.
 pub(super) fn bytes(database: &Database, json: &str) -> String {
     match database.pool() {
-        #[cfg(feature = "sqlite")]
         Pool::Sqlite(_) => format!("CAST({json} AS BLOB)"),
-        #[cfg(feature = "postgres")]
         Pool::Postgres(_) => format!("convert_to(CAST({json} AS text), 'UTF8')"),
     }
 }
@@ -406,9 +402,7 @@ pub(super) fn bytes(database: &Database, json: &str) -> String {
 /// How a transaction begins that writes. PostgreSQL's waits for the set's row, SQLite's for the file.
 fn alone(database: &Database) -> &'static str {
     match database.pool() {
-        #[cfg(feature = "sqlite")]
         Pool::Sqlite(_) => "BEGIN IMMEDIATE",
-        #[cfg(feature = "postgres")]
         Pool::Postgres(_) => "BEGIN",
     }
 }
@@ -479,7 +473,7 @@ fn complete(draft: &Draft) -> RuleRow {
     RuleRow { scope, ..RuleRow::from(draft) }
 }
 
-/// The rule as it is, if it is still the version that somebody saw.
+/// The rule as it is, if it still has this version.
 fn current<'r>(
     rows: &'r Rows,
     rule_id: i64,
@@ -568,13 +562,11 @@ fn columns(more: &[&'static str]) -> String {
 /// The columns out of a JSON array of rows, and where they are read from.
 fn values(database: &Database, more: &[&'static str]) -> String {
     match database.pool() {
-        #[cfg(feature = "sqlite")]
         Pool::Sqlite(_) => {
             let value = |name: &str| format!("value ->> '{name}'");
             let values: Vec<String> = RuleRow::written().chain(more.iter().copied()).map(value).collect();
             format!("{} FROM (SELECT value, key AS place FROM json_each($1))", values.join(", "))
         }
-        #[cfg(feature = "postgres")]
         Pool::Postgres(_) => {
             format!(
                 "{} FROM jsonb_array_elements($1::jsonb) WITH ORDINALITY AS given (value, place), \

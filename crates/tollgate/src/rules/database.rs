@@ -6,9 +6,7 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "postgres")]
 use sqlx::Acquire as _;
-#[cfg(feature = "postgres")]
 use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Connection as _};
 use tollgate_core::RuleSet;
@@ -19,25 +17,19 @@ use super::source::{Loaded, SourceError, off_thread};
 use crate::sql::{self, Database, DatabaseError, Pool};
 
 /// Where PostgreSQL tells of changes.
-#[cfg(feature = "postgres")]
 const CHANNEL: &str = "tollgate_rules";
 /// How often SQLite, which cannot tell of changes, is asked.
-#[cfg(feature = "sqlite")]
 const ASK_SQLITE_EVERY: Duration = Duration::from_millis(500);
 /// How often PostgreSQL is asked although no notification arrived: a notification can be lost, and a connection that
 /// was cut off silently shows only by a question without an answer.
-#[cfg(feature = "postgres")]
 const ASK_POSTGRES_EVERY: Duration = Duration::from_secs(1);
 /// How soon a read that failed is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// The longest time to connect again.
-#[cfg(feature = "postgres")]
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest time for one statement. Together with the interval between two questions it bounds how late an outage is
 /// noticed. SQLite waits for a lock on its own, and says so.
-#[cfg(feature = "postgres")]
 const POSTGRES_TIMEOUT: Duration = Duration::from_secs(2);
-#[cfg(feature = "sqlite")]
 const SQLITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Rows that are read by one statement, and then turned into rules on another thread.
 const PAGE: i64 = 1_000;
@@ -82,7 +74,6 @@ pub struct DatabaseSource {
     failed: bool,
     /// The newest version that was read and is invalid, and why. It is not read again.
     refused: Option<(String, RowsError)>,
-    #[cfg(feature = "postgres")]
     listener: Option<PgListener>,
 }
 
@@ -102,7 +93,6 @@ impl DatabaseSource {
             database: None,
             failed: false,
             refused: None,
-            #[cfg(feature = "postgres")]
             listener: None,
         }
     }
@@ -126,7 +116,6 @@ impl DatabaseSource {
     pub(super) async fn load(&mut self, known: Option<&str>) -> Result<Option<Loaded>, SourceError> {
         self.failed = true; // also if this is cancelled
         let found = self.find(known).await;
-        #[cfg(feature = "postgres")]
         if found.is_err() {
             self.listener = None;
         }
@@ -153,12 +142,10 @@ impl DatabaseSource {
         let refused = self.refused.as_ref().map(|(version, _)| version.clone());
         let is_known = |version: &str| known == Some(version) || refused.as_deref() == Some(version);
         match database.pool() {
-            #[cfg(feature = "sqlite")]
             Pool::Sqlite(pool) => {
                 let mut connection = database.run_within(SQLITE_TIMEOUT, pool.acquire()).await?;
                 read!(database, connection, "BEGIN", SQLITE_TIMEOUT, is_known)
             }
-            #[cfg(feature = "postgres")]
             Pool::Postgres(pool) => {
                 if self.listener.is_none() {
                     let listen = sql::listen(pool, CHANNEL);
@@ -176,15 +163,12 @@ impl DatabaseSource {
         match self.database.as_ref().map(Database::pool) {
             _ if self.failed => tokio::time::sleep(RETRY_DELAY).await,
             None => tokio::time::sleep(RETRY_DELAY).await,
-            #[cfg(feature = "sqlite")]
             Some(Pool::Sqlite(_)) => tokio::time::sleep(ASK_SQLITE_EVERY).await,
-            #[cfg(feature = "postgres")]
             Some(Pool::Postgres(_)) => self.notified().await,
         }
     }
 
     /// Waits for a notification, or for the time to ask without one.
-    #[cfg(feature = "postgres")]
     async fn notified(&mut self) {
         let Some(listener) = &mut self.listener else { return };
         let heard = tokio::time::timeout(ASK_POSTGRES_EVERY, listener.try_recv()).await;

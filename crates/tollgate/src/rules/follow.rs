@@ -6,7 +6,6 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_core::{Micros, RuleSet, Timestamp};
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 use super::snapshot::SnapshotFile;
 use super::source::{Loaded, RuleSource, SourceError, off_thread};
 use crate::clock::Clock;
@@ -40,7 +39,6 @@ pub struct Follower {
     /// The rules before the present ones, until the next look: requests have finished with them by then, so that none of
     /// them has to free a large set.
     retired: Option<Arc<RuleSet>>,
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     snapshot: Option<SnapshotFile>,
 }
 
@@ -93,7 +91,6 @@ impl Follower {
     /// # Errors
     ///
     /// The source cannot be reached or its rules are invalid, and nothing is kept of it.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub async fn start_with_snapshot(
         mut source: RuleSource,
         file: SnapshotFile,
@@ -130,7 +127,6 @@ impl Follower {
 
     /// Begins with other rules than those of the source, because it cannot be reached. The source is followed: its rules
     /// take effect as soon as they can be read, and are kept in `file` from then on.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     #[must_use]
     pub fn start_without_source(
         source: RuleSource,
@@ -157,15 +153,8 @@ impl Follower {
         };
         let status = RulesStatus { clock, report: Arc::new(Mutex::new(report)) };
         let (ask, asked) = mpsc::channel(MAX_WAITING);
-        let follower = Follower {
-            source,
-            status,
-            refresher: Refresher(ask),
-            asked,
-            retired: None,
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
-            snapshot: None,
-        };
+        let follower =
+            Follower { source, status, refresher: Refresher(ask), asked, retired: None, snapshot: None };
         (loaded.rules, follower)
     }
 
@@ -238,7 +227,6 @@ impl Follower {
     }
 
     /// Writes the rules to the snapshot file, if there is one. A failure does not keep them from being used.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     async fn keep(&self, rules: RuleSet, version: &str) -> Result<RuleSet, SourceError> {
         let Some(file) = self.snapshot.clone() else { return Ok(rules) };
         let (source, version) = (self.source.shown().to_owned(), version.to_owned());
@@ -250,12 +238,6 @@ impl Follower {
             rules
         })
         .await
-    }
-
-    #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-    #[expect(clippy::unused_async, reason = "as with a database")]
-    async fn keep(&self, rules: RuleSet, _version: &str) -> Result<RuleSet, SourceError> {
-        Ok(rules)
     }
 
     fn recover(&self) {
@@ -288,7 +270,7 @@ impl Follower {
 
 impl Refresher {
     /// Done when the follower has looked: the rules that the source has now are in effect, unless [`RulesStatus`] says
-    /// why not. Where nobody follows, nothing happens.
+    /// why not. Without a follower nothing happens.
     pub async fn refresh(&self) {
         let (done, looked) = oneshot::channel();
         if self.0.send(done).await.is_ok() {

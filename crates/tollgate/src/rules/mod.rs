@@ -15,25 +15,19 @@
 //! `1.50` as `1.5`.
 
 mod assemble;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 mod book;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 mod database;
 mod errors;
 mod fields;
-#[cfg(feature = "watch")]
 mod file;
-#[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 mod follow;
 mod read;
 mod render;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod row;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod rows;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod snapshot;
-#[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 mod source;
 #[cfg(test)]
 mod tests;
@@ -45,23 +39,17 @@ use errors::Findings;
 use read::Written;
 use yaml::Node;
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 pub use book::{BookError, Change, Edit, RuleBook};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 pub use database::DatabaseSource;
 pub use errors::{Problem, RulesError};
-#[cfg(feature = "watch")]
 pub use file::FileSource;
-#[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 pub use follow::{Follower, Refresher, RulesReport, RulesStatus};
 pub use render::Style;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use row::{RuleRow, UnreadableColumn};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use rows::{RowProblem, RowsError};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use snapshot::SnapshotFile;
-#[cfg(any(feature = "watch", feature = "sqlite", feature = "postgres"))]
 pub use source::{Loaded, RuleSource, SourceError};
 
 /// The rules to begin with where none are given: `examples/rules/starter.yaml`.

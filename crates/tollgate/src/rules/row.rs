@@ -99,6 +99,7 @@ fn column(field: &'static str) -> &'static str {
 
 impl RuleRow {
     /// The columns that a rule's author fills in.
+    #[cfg(feature = "sql")]
     pub(super) fn written() -> impl Iterator<Item = &'static str> {
         ["scope", "rate_per_second", "burst_capacity", "is_active"]
             .into_iter()
@@ -106,6 +107,7 @@ impl RuleRow {
     }
 
     /// A row from its number and its JSON in the database.
+    #[cfg(feature = "sql")]
     pub(super) fn read(rule_id: i64, json: &[u8]) -> Self {
         RuleRow { rule_id, ..Self::from_json(json) }
     }

@@ -85,6 +85,7 @@ pub(super) struct Builder {
 
 impl Builder {
     /// Takes rows as JSON.
+    #[cfg(feature = "sql")]
     pub(super) fn add_json(&mut self, rows: &[(i64, Vec<u8>)]) {
         for (rule_id, json) in rows {
             self.add(&RuleRow::read(*rule_id, json));

@@ -10,17 +10,15 @@ use std::time::Duration;
 
 use tollgate_core::RuleSet;
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 use super::database::DatabaseSource;
 use super::errors::RulesError;
-#[cfg(feature = "watch")]
 use super::file::FileSource;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 use super::rows::RowsError;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "sql")]
 use crate::sql::DatabaseError;
 
-/// A source that gives no answer for so long is out of reach.
+/// A source that has not answered by then is unreachable.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A place that rules come from.
@@ -28,10 +26,9 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 #[non_exhaustive]
 pub enum RuleSource {
     /// A rules file.
-    #[cfg(feature = "watch")]
     File(FileSource),
     /// The table `rate_limit_rule`.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(feature = "sql")]
     Database(DatabaseSource),
 }
 
@@ -60,11 +57,10 @@ pub enum SourceError {
     #[error(transparent)]
     Text(#[from] RulesError),
     /// The rows have mistakes.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     #[error(transparent)]
     Rows(#[from] RowsError),
     /// The database cannot be asked.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(feature = "sql")]
     #[error(transparent)]
     Database(#[from] DatabaseError),
     /// It took too long.
@@ -81,12 +77,7 @@ pub enum SourceError {
 impl SourceError {
     /// Whether the source was read and what it says is wrong, rather than that it cannot be reached.
     pub const fn is_refusal(&self) -> bool {
-        match self {
-            SourceError::Text(_) => true,
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
-            SourceError::Rows(_) => true,
-            _ => false,
-        }
+        matches!(self, SourceError::Text(_) | SourceError::Rows(_))
     }
 
     /// The error with its causes, in a line.
@@ -106,13 +97,12 @@ impl SourceError {
 
 impl RuleSource {
     /// A rules file.
-    #[cfg(feature = "watch")]
     pub fn file(path: impl Into<std::path::PathBuf>) -> Self {
         RuleSource::File(FileSource::new(path.into()))
     }
 
     /// A database by its address. It is opened when it is first asked, so it may be down.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(feature = "sql")]
     pub fn database(url: &str) -> Self {
         RuleSource::Database(DatabaseSource::new(url))
     }
@@ -120,9 +110,8 @@ impl RuleSource {
     /// What to call it; no password in it.
     pub fn shown(&self) -> &str {
         match self {
-            #[cfg(feature = "watch")]
             RuleSource::File(file) => file.shown(),
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            #[cfg(feature = "sql")]
             RuleSource::Database(database) => database.shown(),
         }
     }
@@ -136,9 +125,8 @@ impl RuleSource {
         let shown = self.shown().to_owned();
         let load = async {
             match self {
-                #[cfg(feature = "watch")]
                 RuleSource::File(file) => file.load(known).await,
-                #[cfg(any(feature = "sqlite", feature = "postgres"))]
+                #[cfg(feature = "sql")]
                 RuleSource::Database(database) => database.load(known).await,
             }
         };
@@ -148,9 +136,8 @@ impl RuleSource {
     /// Waits until the rules may have changed.
     pub async fn changed(&mut self) {
         match self {
-            #[cfg(feature = "watch")]
             RuleSource::File(file) => file.changed().await,
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            #[cfg(feature = "sql")]
             RuleSource::Database(database) => database.changed().await,
         }
     }

@@ -6,7 +6,7 @@ pub(super) fn scheme(url: &str) -> Option<&str> {
     (!scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(scheme)
 }
 
-/// The address with `***` for its password, wherever that stands.
+/// The address with `***` instead of its password, wherever it is.
 pub(super) fn masked(url: &str) -> String {
     let (address, query) = match url.split_once('?') {
         Some((address, query)) => (address, Some(query)),
@@ -24,7 +24,7 @@ pub(super) fn masked(url: &str) -> String {
     shown
 }
 
-/// Parameters that nobody keeps a secret in.
+/// Parameters that never hold a secret.
 fn may_be_shown(name: &str) -> bool {
     ["sslmode", "host", "hostaddr", "port", "dbname", "user", "application_name", "mode"].contains(&name)
 }

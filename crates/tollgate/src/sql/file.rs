@@ -1,7 +1,7 @@
 //! The file of an SQLite database: whether it is there, is the one that was opened, and can be written.
 //!
-//! SQLite takes an empty file for a new database, and goes on writing to a file that was deleted or replaced. Either would
-//! lose rules without a word, so both are errors here.
+//! SQLite treats an empty file as a new database, and continues to write to a file that was deleted or replaced. Either would
+//! lose rules silently, so both are errors here.
 
 use std::ffi::OsString;
 use std::fmt;

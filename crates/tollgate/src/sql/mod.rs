@@ -3,17 +3,13 @@
 //! Opening one creates its tables, or brings them up to date, under a lock: a fleet may start together. Rules, their
 //! history, violations and plans live in the tables that `migrations/` describes, one set for each database.
 //!
-//! Both databases speak nearly the same SQL, and `$1` is a parameter in both, so most statements are written once and
+//! The SQL of both databases is nearly the same, and `$1` is a parameter in both, so most statements are written once and
 //! run by `each!` on whichever pool is open.
 
 mod address;
-#[cfg(feature = "sqlite")]
 mod file;
-#[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(feature = "postgres")]
 pub(crate) use postgres::listen;
-#[cfg(feature = "sqlite")]
 mod sqlite;
 
 use std::fmt;
@@ -25,7 +21,6 @@ use std::time::Duration;
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{ConnectOptions, SqlSafeStr as _};
 
-#[cfg(feature = "sqlite")]
 pub use file::FileProblem;
 
 /// How long a query waits for a connection, and a connection for its server.
@@ -40,7 +35,6 @@ const MIGRATIONS: &str = "tollgate_migration";
 pub struct Database {
     pool: Pool,
     shown: Arc<str>,
-    #[cfg(feature = "sqlite")]
     file: Option<Arc<file::DatabaseFile>>,
 }
 
@@ -48,10 +42,8 @@ pub struct Database {
 #[derive(Debug, Clone)]
 pub enum Pool {
     /// An SQLite file.
-    #[cfg(feature = "sqlite")]
     Sqlite(sqlx::SqlitePool),
     /// A PostgreSQL server.
-    #[cfg(feature = "postgres")]
     Postgres(sqlx::PgPool),
 }
 
@@ -59,9 +51,7 @@ pub enum Pool {
 macro_rules! each {
     ($database:expr, $pool:ident => $run:expr) => {
         match $database.pool() {
-            #[cfg(feature = "sqlite")]
             $crate::sql::Pool::Sqlite($pool) => $run,
-            #[cfg(feature = "postgres")]
             $crate::sql::Pool::Postgres($pool) => $run,
         }
     };
@@ -73,13 +63,13 @@ pub(crate) use each;
 #[non_exhaustive]
 pub enum DatabaseError {
     /// Not the address of a database that this program knows.
-    #[error("`{shown}` is no database; write `sqlite://path/to/file` or `postgres://user@host/name`")]
+    #[error("`{shown}` is not a database; write `sqlite://path/to/file` or `postgres://user@host/name`")]
     Scheme {
         /// The address without its password.
         shown: String,
     },
-    /// A part of the address means nothing.
-    #[error("the parameter `{name}` of {shown} means nothing; take it out, or see if it is misspelt")]
+    /// The address has an unknown parameter.
+    #[error("unknown parameter `{name}` in {shown}; remove it or correct its spelling")]
     Parameter {
         /// The address without its password.
         shown: String,
@@ -95,7 +85,6 @@ pub enum DatabaseError {
         source: io::Error,
     },
     /// The file of an SQLite database cannot be used as it is.
-    #[cfg(feature = "sqlite")]
     #[error("cannot use the database {}: {problem}", path.display())]
     Unusable {
         /// Which file.
@@ -106,7 +95,6 @@ pub enum DatabaseError {
         source: Option<sqlx::Error>,
     },
     /// The file of an SQLite database cannot be opened.
-    #[cfg(feature = "sqlite")]
     #[error("cannot open the database {}; does it exist, and may it be read?", path.display())]
     Read {
         /// Which file.
@@ -138,7 +126,7 @@ pub enum DatabaseError {
         /// Why.
         source: MigrateError,
     },
-    /// A newer tollgate was here.
+    /// The tables were updated by a newer tollgate.
     #[error("the tables in {shown} are those of a newer tollgate; upgrade this one")]
     Newer {
         /// The address without its password.
@@ -172,9 +160,7 @@ impl DatabaseError {
     /// Whether trying again later may help: the database is down, busy or out of reach.
     pub fn is_transient(&self) -> bool {
         match self {
-            #[cfg(feature = "sqlite")]
             DatabaseError::Unusable { problem, .. } => matches!(problem, FileProblem::Full),
-            #[cfg(feature = "sqlite")]
             DatabaseError::Read { source, .. } => is_transient(source),
             DatabaseError::Open { source, .. } | DatabaseError::Query { source, .. } => is_transient(source),
             DatabaseError::Tables { source: MigrateError::Execute(source), .. } => is_transient(source),
@@ -236,7 +222,7 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// The address means nothing, nobody answers there, or the tables cannot be brought up to date.
+    /// The address is invalid, the database cannot be reached, or its tables cannot be brought up to date.
     pub async fn open(url: &str) -> Result<Self, DatabaseError> {
         let database = Self::later(url)?;
         database.prepare().await?;
@@ -250,12 +236,10 @@ impl Database {
     /// The database cannot be reached, or the tables cannot be brought up to date.
     pub async fn prepare(&self) -> Result<(), DatabaseError> {
         match &self.pool {
-            #[cfg(feature = "sqlite")]
             Pool::Sqlite(pool) => {
                 let file = self.file.as_ref().expect("an SQLite database has a file");
                 sqlite::prepare(pool, file, &self.shown).await
             }
-            #[cfg(feature = "postgres")]
             Pool::Postgres(pool) => postgres::prepare(pool, &self.shown).await,
         }
     }
@@ -275,7 +259,7 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// The address means nothing.
+    /// The address is invalid.
     ///
     /// # Panics
     ///
@@ -283,18 +267,13 @@ impl Database {
     pub fn later(url: &str) -> Result<Self, DatabaseError> {
         let shown = address::masked(url);
         match address::scheme(url) {
-            #[cfg(feature = "sqlite")]
             Some("sqlite") => {
                 let (pool, file) = sqlite::later(url, &shown)?;
                 Ok(Database { pool, shown: shown.into(), file: Some(Arc::new(file)) })
             }
-            #[cfg(feature = "postgres")]
-            Some("postgres" | "postgresql") => Ok(Database {
-                pool: postgres::later(url, &shown)?,
-                shown: shown.into(),
-                #[cfg(feature = "sqlite")]
-                file: None,
-            }),
+            Some("postgres" | "postgresql") => {
+                Ok(Database { pool: postgres::later(url, &shown)?, shown: shown.into(), file: None })
+            }
             _ => Err(DatabaseError::Scheme { shown }),
         }
     }
@@ -316,7 +295,6 @@ impl Database {
 
     /// A query's error, with the database it is about.
     pub fn error(&self, source: sqlx::Error) -> DatabaseError {
-        #[cfg(feature = "sqlite")]
         let source = match &self.file {
             None => source,
             Some(file) => match file.explain(source) {
@@ -329,13 +307,12 @@ impl Database {
 
     /// Whether what is written is kept: an SQLite file is still the one that was opened.
     ///
-    /// SQLite does not notice that its file was deleted or replaced, so whoever writes asks before and after.
+    /// SQLite does not notice that its file was deleted or replaced, so this is checked before and after every write.
     ///
     /// # Errors
     ///
     /// The file was deleted, replaced or emptied.
     pub fn verify(&self) -> Result<(), DatabaseError> {
-        #[cfg(feature = "sqlite")]
         if let Some(file) = &self.file {
             return file.verify();
         }
@@ -379,7 +356,7 @@ pub fn masked(url: &str) -> String {
     address::masked(url)
 }
 
-/// Statements are our own and hold no values, but nobody needs a log line for each.
+/// Statements are our own and hold no values; a log line for each would be noise.
 fn quiet<O: ConnectOptions>(options: O) -> O {
     options.disable_statement_logging()
 }

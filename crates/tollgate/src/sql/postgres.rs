@@ -57,7 +57,7 @@ pub(super) async fn prepare(pool: &PgPool, shown: &str) -> Result<(), DatabaseEr
 }
 
 /// A connection of its own that is told of changes on a channel and also answers queries. It does not come from the pool:
-/// one that hangs takes no connection away from requests.
+/// one that hangs does not reduce the connections for requests.
 pub(crate) async fn listen(pool: &PgPool, channel: &str) -> Result<PgListener, sqlx::Error> {
     let options = PgConnectOptions::clone(&pool.connect_options());
     let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);

@@ -48,8 +48,8 @@ pub(super) async fn prepare(
     file.verify()
 }
 
-/// Makes a database with its tables under another name, and then gives it its own: whoever finds the file finds all of it,
-/// and an empty file was not left by a start that was interrupted.
+/// Makes a database with its tables under another name and then renames it: a file with the final name is complete, and
+/// an empty file is never the result of an interrupted start.
 async fn make(options: &SqliteConnectOptions, file: &DatabaseFile, shown: &str) -> Result<(), DatabaseError> {
     let unfinished = file.unfinished()?;
     let made = async {
@@ -132,7 +132,7 @@ async fn make_tables(connection: &mut SqliteConnection) -> Result<(), PrepareErr
     Ok(alone.commit().await?)
 }
 
-/// SQLite does not wait for the lock that this needs, so we do.
+/// SQLite does not wait for the lock that this needs, so this does.
 async fn use_write_ahead_log(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     for _ in 1..TRIES {
         match sqlx::query("PRAGMA journal_mode = WAL").execute(&mut *connection).await {
