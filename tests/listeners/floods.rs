@@ -1,14 +1,14 @@
 //! Clients that are slow, that come in numbers, or send too much.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tollgate_server::Patience;
+use tollgate_server::ListenerLimits;
 use tollgate_tests::poll::until;
 
 use crate::server::{Options, Running, ask, check, impatient, read_to_end};
 
 #[tokio::test]
 async fn whoever_does_not_finish_the_head_of_a_request_is_cut_off_and_others_are_served() {
-    let server = Running::start(Options { patience: impatient(), ..Options::default() }).await;
+    let server = Running::start(Options { limits: impatient(), ..Options::default() }).await;
     let mut slow = Vec::new();
     for _ in 0..50 {
         let mut stream = server.connect().await;
@@ -25,7 +25,7 @@ async fn whoever_does_not_finish_the_head_of_a_request_is_cut_off_and_others_are
 
 #[tokio::test]
 async fn a_body_that_does_not_come_is_answered_408() {
-    let server = Running::start(Options { patience: impatient(), ..Options::default() }).await;
+    let server = Running::start(Options { limits: impatient(), ..Options::default() }).await;
     let mut stream = server.connect().await;
     stream
         .write_all(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
@@ -41,9 +41,9 @@ async fn a_body_that_does_not_come_is_answered_408() {
 }
 
 #[tokio::test]
-async fn beyond_the_places_connections_are_turned_away_and_a_place_that_is_left_is_given_away() {
-    let patience = Patience { connections: 3, ..Patience::default() };
-    let server = Running::start(Options { patience, ..Options::default() }).await;
+async fn a_full_listener_answers_livez_and_says_so_to_others_until_a_place_is_free() {
+    let limits = ListenerLimits { connections: 3, ..ListenerLimits::default() };
+    let server = Running::start(Options { limits, ..Options::default() }).await;
     let mut held = Vec::new();
     for _ in 0..3 {
         let mut stream = server.connect().await;
@@ -54,7 +54,11 @@ async fn beyond_the_places_connections_are_turned_away_and_a_place_that_is_left_
         assert_eq!(&answer, b"HTTP/1.1 200");
         held.push(stream);
     }
-    assert_eq!(server.ask(&check("")).await, "", "turned away without a word");
+    let full = server.ask(&check("")).await;
+    assert!(full.starts_with("HTTP/1.1 503") && full.contains("too many connections"), "{full}");
+    assert!(full.contains("\r\nretry-after: 1\r\n") && full.contains("\r\nconnection: close\r\n"), "{full}");
+    let alive = server.ask("GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    assert!(alive.starts_with("HTTP/1.1 200 OK") && alive.ends_with("\r\n\r\nok\n"), "{alive}");
     held.pop();
     until("the place to be free", async || server.serves().await.then_some(())).await;
     server.stop().await;

@@ -7,6 +7,8 @@ mod direct;
 mod floods;
 mod half_close;
 mod http2;
+mod memory;
+mod places;
 mod server;
 mod shutdown;
 mod tls;

@@ -1,6 +1,6 @@
 //! A server in this process, and raw bytes to talk to it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tollgate::{AnyStore, Limiter, MemoryStore, rules};
-use tollgate_server::{Access, App, Config, Patience, RulesHome, Server, TlsFiles};
+use tollgate_server::{Access, App, Config, ListenerLimits, RulesHome, Server, TlsFiles};
 use tollgate_tests::poll::PATIENCE;
 
 const RULES: &str = r#"
@@ -34,7 +34,9 @@ pub(crate) struct Running {
 pub(crate) struct Options {
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) access: Access,
-    pub(crate) patience: Patience,
+    pub(crate) limits: ListenerLimits,
+    /// Where to listen; 127.0.0.1 by default.
+    pub(crate) ip: Option<IpAddr>,
 }
 
 impl Running {
@@ -43,8 +45,8 @@ impl Running {
         let limiter = Limiter::new(rules::parse("rules.yaml", RULES).unwrap(), store);
         let app =
             App::new(Arc::new(limiter), RulesHome::Fixed("code".to_owned())).with_access(options.access);
-        let free = "127.0.0.1:0".parse().unwrap();
-        let config = Config { tls: options.tls, patience: options.patience, ..Config::new(free, free) };
+        let free = SocketAddr::new(options.ip.unwrap_or(Ipv4Addr::LOCALHOST.into()), 0);
+        let config = Config { tls: options.tls, limits: options.limits, ..Config::new(free, free) };
         let server = Server::bind(&config, app).await.unwrap();
         let (address, admin) = (server.http(), server.admin());
         let (stop, stopped) = oneshot::channel();
@@ -111,17 +113,18 @@ pub(crate) async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> String
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// A server that loses patience soon.
-pub(crate) fn impatient() -> Patience {
+/// A server that does not wait long for its clients.
+pub(crate) fn impatient() -> ListenerLimits {
     let soon = Duration::from_secs(1); // not sooner: a busy machine has to send its requests within it
-    Patience {
+    ListenerLimits {
         handshake: soon,
         head: soon,
+        idle: soon,
         request: soon,
         unread: soon,
         farewell: soon,
         grace: soon,
         drain: soon,
-        ..Patience::default()
+        ..ListenerLimits::default()
     }
 }

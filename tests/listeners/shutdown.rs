@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tollgate_server::Patience;
+use tollgate_server::ListenerLimits;
 use tollgate_tests::certificates::Certificates;
 use tollgate_tests::poll::{PATIENCE, until};
 use tollgate_tests::scratch::Scratch;
@@ -133,8 +133,8 @@ async fn stops_under_load_over_tls_lose_no_request() {
 }
 
 /// A server that has been told to stop and no longer accepts connections.
-async fn stopping(patience: Patience) -> (Vec<TcpStream>, tokio::task::JoinHandle<()>) {
-    let server = Running::start(Options { patience, ..Options::default() }).await;
+async fn stopping(limits: ListenerLimits) -> (Vec<TcpStream>, tokio::task::JoinHandle<()>) {
+    let server = Running::start(Options { limits, ..Options::default() }).await;
     let address = server.address;
     // Silent; idle after a check that was answered from its bytes; idle after a request that hyper answered.
     let mut streams = vec![server.connect().await, server.connect().await, server.connect().await];
@@ -153,9 +153,12 @@ async fn stopping(patience: Patience) -> (Vec<TcpStream>, tokio::task::JoinHandl
 
 #[tokio::test]
 async fn a_connection_without_a_request_may_send_one_during_the_grace_period() {
-    let patience =
-        Patience { farewell: Duration::ZERO, grace: Duration::from_secs(3_600), ..Patience::default() };
-    let (streams, stopped) = stopping(patience).await;
+    let limits = ListenerLimits {
+        farewell: Duration::ZERO,
+        grace: Duration::from_secs(3_600),
+        ..ListenerLimits::default()
+    };
+    let (streams, stopped) = stopping(limits).await;
     for (number, mut stream) in streams.into_iter().enumerate() {
         let request = check("").replace("connection: close\r\n", "");
         // The second request comes too late for an answer, and does not cost the first one its answer.
@@ -170,13 +173,13 @@ async fn a_connection_without_a_request_may_send_one_during_the_grace_period() {
 
 #[tokio::test]
 async fn connections_without_a_request_are_closed_in_order_after_the_grace_period() {
-    let patience = Patience {
+    let limits = ListenerLimits {
         farewell: Duration::ZERO,
         grace: Duration::from_millis(50),
         drain: Duration::from_secs(3_600),
-        ..Patience::default()
+        ..ListenerLimits::default()
     };
-    let (streams, stopped) = stopping(patience).await;
+    let (streams, stopped) = stopping(limits).await;
     for mut stream in streams {
         let mut rest = Vec::new();
         let read = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is closed");

@@ -9,7 +9,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tollgate_server::Patience;
+use tollgate_server::ListenerLimits;
 use tollgate_tests::fault_proxy::{FaultProxy, Mode};
 use tollgate_tests::poll::until;
 
@@ -17,10 +17,11 @@ use crate::server::{Options, Running, check, impatient};
 
 const LARGE: &str = "GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// One place, and no patience with whoever does not read.
+/// One place, which a client that does not read soon loses.
 fn one_place() -> Options {
-    let patience = Patience { connections: 1, unread: Duration::from_millis(300), ..Patience::default() };
-    Options { patience, ..Options::default() }
+    let unread = Duration::from_millis(300);
+    let limits = ListenerLimits { connections: 1, unread, ..ListenerLimits::default() };
+    Options { limits, ..Options::default() }
 }
 
 /// Waits until the only place is somebody else's.
@@ -65,7 +66,7 @@ async fn whoever_gives_no_leave_to_send_over_http2_loses_its_place() {
 
 #[tokio::test]
 async fn whoever_reads_slowly_is_served_to_the_end() {
-    let server = Running::start(Options { patience: impatient(), ..Options::default() }).await;
+    let server = Running::start(Options { limits: impatient(), ..Options::default() }).await;
     let mut slow = server.connect().await;
     slow.write_all(LARGE.replace("host: ", "connection: close\r\nhost: ").as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -82,8 +83,8 @@ async fn whoever_reads_slowly_is_served_to_the_end() {
 #[tokio::test]
 async fn connections_that_are_half_open_are_closed_and_their_places_given_away() {
     const GONE: usize = 4;
-    let patience = Patience { connections: GONE, ..impatient() };
-    let server = Running::start(Options { patience, ..Options::default() }).await;
+    let limits = ListenerLimits { connections: GONE, ..impatient() };
+    let server = Running::start(Options { limits, ..Options::default() }).await;
     let proxy = FaultProxy::start(server.address.port()).await;
     let mut gone = Vec::new();
     for said in [
@@ -105,10 +106,10 @@ async fn connections_that_are_half_open_are_closed_and_their_places_given_away()
 #[tokio::test]
 async fn a_stop_waits_for_nobody_who_has_not_asked() {
     let server = Running::start(Options {
-        patience: Patience {
+        limits: ListenerLimits {
             farewell: Duration::ZERO,
             drain: Duration::from_secs(3_600),
-            ..Patience::default()
+            ..ListenerLimits::default()
         },
         ..Options::default()
     })

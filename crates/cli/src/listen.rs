@@ -1,13 +1,15 @@
-//! How `serve` listens: to whom, over what, and how much it bears.
+//! How `serve` listens: addresses, credentials, TLS and bounds.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::bail;
-use tollgate_server::{Access, Config, Observe, Patience, TlsFiles, Tokens};
+use tollgate_server::{Access, Config, ListenerLimits, Observe, TlsFiles, Tokens};
 
 use crate::banner::Credentials;
 use crate::local::token_file;
+use crate::store::bytes;
 
 /// The flags.
 #[derive(Debug, clap::Args)]
@@ -42,10 +44,25 @@ pub(crate) struct ListenArgs {
     /// Only let clients in whose certificate comes from one of these, as PEM
     #[arg(long, value_name = "FILE", env = "TOLLGATE_TLS_CLIENT_CA")]
     tls_client_ca: Option<PathBuf>,
-    /// Connections at once to --http, and at most 1024 to each other listener; further ones are turned away
-    #[arg(long, value_name = "N", env = "TOLLGATE_MAX_CONNECTIONS", default_value = "20000",
+    /// Connections to --http, and at most 1024 to each other listener; further ones are answered 503 or closed
+    #[arg(long, value_name = "N", env = "TOLLGATE_MAX_CONNECTIONS", default_value = "10000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: u32,
+    /// Connections of one client address to --http; loopback and trusted proxies have no such bound [default: none]
+    #[arg(long, value_name = "N", env = "TOLLGATE_MAX_CONNECTIONS_PER_ADDRESS",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_connections_per_address: Option<u32>,
+    /// Memory of the requests in progress and the unread answers of each listener; what does not fit is answered 503
+    #[arg(long, value_name = "SIZE", env = "TOLLGATE_CONNECTION_MEMORY", default_value = "64MiB", value_parser = bytes)]
+    connection_memory: u64,
+    /// Seconds for the head of a request, from its first byte
+    #[arg(long, value_name = "SECONDS", env = "TOLLGATE_HEAD_TIMEOUT_S", default_value = "10",
+          value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    head_timeout_s: u32,
+    /// Seconds that a connection may be silent between requests
+    #[arg(long, value_name = "SECONDS", env = "TOLLGATE_IDLE_TIMEOUT_S", default_value = "75",
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    idle_timeout_s: u32,
 }
 
 /// The address to listen at. A port alone is on loopback: what the whole network may reach is said in full.
@@ -63,6 +80,10 @@ fn address(text: &str) -> Result<SocketAddr, String> {
          a port from 0 to 65535"
             .to_owned()
     })
+}
+
+fn number(connections: u32) -> usize {
+    usize::try_from(connections).unwrap_or(usize::MAX)
 }
 
 impl ListenArgs {
@@ -84,11 +105,18 @@ impl ListenArgs {
             (None, None) => None,
             _ => bail!("--tls-cert and --tls-key go together; give both or none"),
         };
-        let connections = usize::try_from(self.max_connections).unwrap_or(usize::MAX);
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Ok(Config {
             tls,
             observe,
-            patience: Patience { connections, ..Patience::default() },
+            limits: ListenerLimits {
+                connections: number(self.max_connections),
+                connections_per_address: self.max_connections_per_address.map(number),
+                memory: usize::try_from(self.connection_memory).unwrap_or(usize::MAX),
+                head: seconds(self.head_timeout_s),
+                idle: seconds(self.idle_timeout_s),
+                ..ListenerLimits::default()
+            },
             metrics: self.metrics,
             ..Config::new(self.http, self.admin)
         })

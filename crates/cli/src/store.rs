@@ -125,7 +125,7 @@ impl MemoryArgs {
 }
 
 /// A size: `1GiB`, `512MiB`, `1048576`.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
     let each = match unit.trim_start() {
         "" => 1,

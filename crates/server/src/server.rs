@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::OptionFuture;
 
 use crate::http::{App, Plane};
-use crate::listen::{Listener, Patience, TlsError, TlsFiles};
+use crate::listen::{Listener, ListenerLimits, TlsError, TlsFiles};
 use crate::telemetry::Observe;
 
 /// Where and how to listen.
@@ -24,8 +24,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// TLS on every listener but that of the metrics.
     pub tls: Option<TlsFiles>,
-    /// How much a listener bears.
-    pub patience: Patience,
+    /// The bounds of every listener.
+    pub limits: ListenerLimits,
     /// Which requests are looked at.
     pub observe: Observe,
 }
@@ -38,7 +38,7 @@ impl Config {
             admin,
             metrics: None,
             tls: None,
-            patience: Patience::default(),
+            limits: ListenerLimits::default(),
             observe: Observe::nothing(),
         }
     }

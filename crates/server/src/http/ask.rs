@@ -1,6 +1,8 @@
 //! What a request for a decision sends: facts for the rules, or a limit of its own.
 
 use std::collections::HashMap;
+use std::mem;
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
@@ -14,6 +16,7 @@ use tollgate::{Descriptor, Limiter, Rule, RuleSet};
 use utoipa::ToSchema;
 
 use super::problem::Problem;
+use crate::listen::Reservation;
 
 /// Request bodies beyond this are answered 413, unless they are more than one request.
 pub(crate) const MAX_BODY_BYTES: usize = 64 << 10;
@@ -28,13 +31,39 @@ impl<S: Send + Sync, const MOST: usize> FromRequest<S> for Sent<MOST> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        let body: Body = request.into_body();
-        match Limited::new(body, MOST).collect().await {
-            Ok(read) => Ok(Sent(read.to_bytes())),
-            Err(error) if error.is::<LengthLimitError>() => Err(Problem::too_large(MOST)),
-            Err(error) => Err(Problem::unreadable(error.to_string())),
+        // None only where a router is called without a listener.
+        let reservation = request.extensions().get::<Arc<Reservation>>().cloned();
+        let read = read_body::<MOST>(request.into_body(), reservation.as_deref());
+        let Some(reservation) = &reservation else { return read.await };
+        tokio::select! {
+            biased;
+            read = read => read,
+            () = reservation.evicted() => Err(Problem::no_memory()),
         }
     }
+}
+
+async fn read_body<const MOST: usize>(
+    body: Body,
+    reservation: Option<&Reservation>,
+) -> Result<Sent<MOST>, Problem> {
+    let mut body = pin!(Limited::new(body, MOST));
+    let mut frames = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let data = match frame {
+            Ok(frame) => frame.into_data().unwrap_or_default(),
+            Err(error) if error.is::<LengthLimitError>() => return Err(Problem::too_large(MOST)),
+            Err(error) => return Err(Problem::unreadable(error.to_string())),
+        };
+        if reservation.is_some_and(|reservation| !reservation.try_grow(data.len())) {
+            return Err(Problem::no_memory());
+        }
+        frames.push(data);
+    }
+    Ok(Sent(match frames.as_mut_slice() {
+        [whole] => mem::take(whole),
+        frames => frames.concat().into(),
+    }))
 }
 
 /// A request to decide: by the rules (`attributes`), or by a limit of its own (`key` and `limit`).

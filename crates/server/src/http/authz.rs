@@ -64,6 +64,11 @@ impl Gate {
         }
     }
 
+    /// Whether a peer with this address is a trusted proxy.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        self.identify.trusts(peer)
+    }
+
     /// Requests that were rejected before they were decided, by reason.
     pub(crate) fn rejected(&self) -> [(&'static str, u64); 2] {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

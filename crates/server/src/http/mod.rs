@@ -3,6 +3,7 @@
 mod ask;
 mod auth;
 mod authz;
+mod background;
 mod batch;
 mod check;
 mod decisions;
@@ -89,6 +90,7 @@ pub struct Parts {
     gate: Arc<authz::Gate>,
     pages: Arc<Pages>,
     ad_hoc: Arc<AdHocSets>,
+    background: background::Background,
 }
 
 impl Deref for App {
@@ -134,6 +136,7 @@ impl App {
             pages: Arc::default(),
             ad_hoc: Arc::default(),
             limiter,
+            background: background::Background::default(),
         }))
     }
 

@@ -120,6 +120,18 @@ impl Problem {
         self.reply().write(now, out);
     }
 
+    /// The same as the last answer of its connection.
+    pub(crate) fn write_last(&self, now: Timestamp, out: &mut Vec<u8>) {
+        Reply { is_last: true, ..self.reply() }.write(now, out);
+    }
+
+    /// A request that does not fit beside those in progress.
+    pub(crate) fn no_memory() -> Self {
+        let detail =
+            "the requests in progress and the unread answers use all memory that this listener has for them";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests in progress", detail).retry_after(1)
+    }
+
     /// Work that was given up on.
     pub(crate) fn interrupted() -> Self {
         let detail = "this was interrupted; try again";

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tollgate::Timestamp;
@@ -30,6 +30,8 @@ pub(super) struct Reply {
     pub(super) retry_after: Option<u64>,
     /// Whether the status is 200 because the client prefers that.
     pub(super) is_preferred: bool,
+    /// Whether the connection is closed after it.
+    pub(super) is_last: bool,
     pub(super) body: Vec<u8>,
 }
 
@@ -37,7 +39,15 @@ impl Reply {
     /// An answer in JSON.
     pub(super) const fn json(body: Vec<u8>) -> Self {
         let status = StatusCode::OK;
-        Reply { status, content_type: JSON, limits: None, retry_after: None, is_preferred: false, body }
+        Reply {
+            status,
+            content_type: JSON,
+            limits: None,
+            retry_after: None,
+            is_preferred: false,
+            is_last: false,
+            body,
+        }
     }
 
     /// Writes the whole answer as HTTP/1.1 has it.
@@ -57,6 +67,9 @@ impl Reply {
         }
         if self.is_preferred {
             write_field(PREFERENCE_APPLIED.as_str(), STATUS_200, out);
+        }
+        if self.is_last {
+            write_field(CONNECTION.as_str(), "close", out);
         }
         write_number("content-length", u64::try_from(self.body.len()).unwrap_or(u64::MAX), out);
         with_date(now, |date| write_field("date", date, out));
@@ -80,6 +93,9 @@ impl IntoResponse for Reply {
         }
         if self.is_preferred {
             headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static(STATUS_200));
+        }
+        if self.is_last {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }

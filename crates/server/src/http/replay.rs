@@ -1,7 +1,9 @@
 //! `POST /v1/replay`: a trace through a set of rules, in virtual time.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use axum::Extension;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate::RuleSet;
@@ -10,14 +12,18 @@ use tollgate::replay::{Event, Replay, Step};
 use utoipa::ToSchema;
 
 use super::ask::Sent;
+use super::background::{BackgroundPlace, Cancelled};
 use super::problem::{Problem, Problems};
 use super::render::Reply;
 use super::rules::read_set;
+use crate::listen::Reservation;
 
 /// The largest body of a replay.
 pub(super) const MAX_REPLAY_BYTES: usize = 2 << 20;
 /// Answers beyond this are not given.
-const MAX_ANSWER_BYTES: usize = 64 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// Memory that has to be free beside the body: most answers take less.
+const WORKING_BYTES: usize = 8 << 20;
 /// The longest trace.
 const MOST: usize = 20_000;
 
@@ -71,14 +77,21 @@ struct RuleSummary {
 #[utoipa::path(post, path = "/v1/replay", tag = "operating", request_body = ReplayBody,
     responses((status = 200, description = "the lines of a trace's output, and a summary", body = ReplayResult),
         (status = 422, description = "rules that make no set"),
+        (status = 503, description = "two replays or previews are in progress"),
         Problems))]
-pub(super) async fn replay(Sent(bytes): Sent<MAX_REPLAY_BYTES>) -> Result<Reply, Problem> {
-    // It may take a second: not on a thread that decides.
-    let replayed = tokio::task::spawn_blocking(move || run(&bytes));
-    replayed.await.map_err(|_| Problem::interrupted())?.map(Reply::json)
+pub(super) async fn replay(
+    place: BackgroundPlace,
+    reservation: Option<Extension<Arc<Reservation>>>,
+    Sent(bytes): Sent<MAX_REPLAY_BYTES>,
+) -> Result<Reply, Problem> {
+    if reservation.is_some_and(|Extension(reservation)| !reservation.try_grow(WORKING_BYTES)) {
+        return Err(Problem::no_memory());
+    }
+    let json = place.run(move |cancelled| run(&bytes, cancelled)).await?;
+    Ok(Reply::json(json))
 }
 
-fn run(bytes: &[u8]) -> Result<Vec<u8>, Problem> {
+fn run(bytes: &[u8], cancelled: &Cancelled) -> Result<Vec<u8>, Problem> {
     let ReplayBody { rules, trace } = Problem::parse(
         bytes,
         "{\"rules\": [{\"key\": \"global\", \"limit\": \"1/s\"}], \"trace\": [{\"t_us\": 0}]}",
@@ -90,9 +103,10 @@ fn run(bytes: &[u8]) -> Result<Vec<u8>, Problem> {
     let rules: RuleSet = read_set(rules)?;
     let replay = Replay::new(rules);
     let mut summary = Summary::default();
-    let mut json = Vec::with_capacity(64 + 512 * trace.len());
+    let mut json = Vec::new();
     json.extend_from_slice(b"{\"lines\":[");
     for (place, line) in trace.into_iter().enumerate() {
+        cancelled.check()?;
         let wrong = |error: tollgate::replay::EventError| {
             Problem::bad_body(&format!("trace[{place}]"), error.to_string())
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::stall::Unread;
+use super::slow_reader::Unread;
 
 /// How often requests in progress are looked for after the end of the input.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);

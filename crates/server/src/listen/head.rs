@@ -14,7 +14,7 @@ use crate::http::{Problem, rejected};
 /// Request heads from this size on are answered 431.
 pub(super) const MAX_HEAD_BYTES: usize = 16 << 10;
 /// The number of fields that hyper accepts over HTTP/1.
-const MAX_FIELDS: usize = 100;
+pub(super) const MAX_FIELDS: usize = 100;
 /// What h2 reads of a head, as HTTP/2 counts it: 32 bytes for every field beside its name and value. It is announced as
 /// `SETTINGS_MAX_HEADER_LIST_SIZE`.
 pub(super) const MAX_HTTP2_HEAD_BYTES: u32 = 64 << 10;
@@ -35,7 +35,7 @@ pub(super) fn head_too_large() -> Problem {
 }
 
 /// The size of a head, as HTTP/1 would write it.
-fn head_bytes(request: &Request<Body>) -> usize {
+pub(super) fn head_bytes(request: &Request<Body>) -> usize {
     let field =
         |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + ": \r\n".len();
     let fields: usize = request.headers().iter().map(field).sum();

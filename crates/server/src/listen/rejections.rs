@@ -7,6 +7,8 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -31,9 +33,11 @@ pub(super) struct Rejections<S> {
     request_line: Vec<u8>,
     /// Whether an answer was written since.
     is_answered: bool,
-    /// The answer that takes the place of hyper's, until it is written.
+    /// The answer that replaces hyper's, until it is written.
     answer: Option<Answer>,
     linger: Option<Linger>,
+    /// Whether hyper waits to read, and does not wait to write.
+    is_reading: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -51,8 +55,20 @@ struct Linger {
 }
 
 impl<S> Rejections<S> {
-    pub(super) const fn new(stream: S) -> Self {
-        Rejections { stream, request_line: Vec::new(), is_answered: false, answer: None, linger: None }
+    /// `is_reading` tells from now on whether hyper waits to read, and does not wait to write.
+    pub(super) const fn new(stream: S, is_reading: Arc<AtomicBool>) -> Self {
+        Rejections {
+            stream,
+            request_line: Vec::new(),
+            is_answered: false,
+            answer: None,
+            linger: None,
+            is_reading,
+        }
+    }
+
+    pub(super) fn into_inner(self) -> S {
+        self.stream
     }
 
     fn note_request(&mut self, read: &[u8]) {
@@ -105,7 +121,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rejections<S> {
         room: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = room.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, room))?;
+        let read = Pin::new(&mut self.stream).poll_read(context, room);
+        self.is_reading.store(read.is_pending(), Ordering::Relaxed);
+        ready!(read)?;
         self.note_request(&room.filled()[before..]);
         Poll::Ready(Ok(()))
     }
@@ -118,6 +136,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Rejections<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.is_answered = true;
+        self.is_reading.store(false, Ordering::Relaxed);
         if let Some(answer) = self.answer.take() {
             return self.poll_answer(answer, context);
         }
@@ -140,6 +159,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Rejections<S> {
             return self.poll_write(context, only);
         }
         self.is_answered = true;
+        self.is_reading.store(false, Ordering::Relaxed);
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
@@ -229,7 +249,7 @@ mod tests {
     async fn answered(request: &[u8], wrote: &[u8]) -> String {
         // Narrow: an answer takes several writes.
         let (mut client, server) = duplex(64);
-        let mut stream = Rejections::new(server);
+        let mut stream = Rejections::new(server, Arc::default());
         let written = async {
             let mut read = vec![0; request.len()];
             stream.read_exact(&mut read).await.unwrap();

@@ -240,7 +240,7 @@ fn listeners(app: &App, out: &mut Out<'_>) -> fmt::Result {
     let traffic = app.traffic();
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     out.counter("tollgate_connections", "Connections accepted", read(&traffic.accepted))?;
-    out.counter("tollgate_connections_refused", "Connections turned away", read(&traffic.turned_away))?;
+    out.counter("tollgate_connections_refused", "Connections rejected", read(&traffic.rejected))?;
     let failed = read(&traffic.handshakes_failed);
     out.counter("tollgate_tls_handshakes_failed", "TLS handshakes that failed or took too long", failed)?;
     out.counter("tollgate_panics", "Requests that met a bug", read(&traffic.panics))

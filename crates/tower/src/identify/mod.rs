@@ -230,7 +230,12 @@ impl Identify {
 
     /// Whether a request's peer is a trusted proxy.
     pub fn trusts_peer(&self, request: &Parts) -> bool {
-        self.find_peer(request).is_some_and(|peer| self.proxies.trust_peer(peer))
+        self.find_peer(request).is_some_and(|peer| self.trusts(peer))
+    }
+
+    /// Whether the peer with this address is a trusted proxy.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.proxies.trust_peer(peer)
     }
 
     fn find_peer(&self, request: &Parts) -> Option<IpAddr> {

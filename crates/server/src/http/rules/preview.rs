@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use super::super::App;
 use super::super::ask::Sent;
+use super::super::background::{BackgroundPlace, Cancelled};
 use super::super::problem::{Problem, Problems};
 use super::read;
 use crate::api::{Preview, PreviewRecent, PreviewTurned, Rule as RuleFields, View};
@@ -40,14 +41,15 @@ pub(crate) struct PreviewRequest<'a> {
     responses(
         (status = 200, description = "the difference to the rules in effect", body = Preview),
         (status = 422, description = "rules that make no set"),
+        (status = 503, description = "two replays or previews are in progress"),
         Problems,
     ))]
 pub(crate) async fn preview(
     State(app): State<App>,
+    place: BackgroundPlace,
     Sent(body): Sent<MAX_SET_BYTES>,
 ) -> Result<Json<Preview>, Problem> {
-    // So many rules take a while to read: not on a thread that decides.
-    let compared = tokio::task::spawn_blocking(move || {
+    let compared = place.run(move |cancelled| {
         let PreviewRequest { rules, recent } =
             Problem::parse(&body, "{\"rules\": [{\"key\": \"global\", \"limit\": \"100/s\"}]}")?;
         let (now, next) = (app.limiter.rules(), read::set_of(rules)?);
@@ -55,11 +57,11 @@ pub(crate) async fn preview(
         if recent {
             let mut decisions: Vec<Recorded> = app.recorder.newest(|_| true).collect();
             decisions.reverse();
-            preview.recent = Some(PreviewRecent::of(&decisions, &now, next));
+            preview.recent = Some(PreviewRecent::of(&decisions, &now, next, cancelled)?);
         }
         Ok(preview)
     });
-    compared.await.map_err(|_| Problem::interrupted())?.map(Json)
+    compared.await.map(Json)
 }
 
 impl Preview {
@@ -90,7 +92,12 @@ fn by_label(rules: &RuleSet) -> BTreeMap<&str, &Draft> {
 
 impl PreviewRecent {
     /// Replays decisions, oldest first. Those without rules, or that were not kept whole, are passed over.
-    fn of(decisions: &[Recorded], now: &Snapshot, next: RuleSet) -> Self {
+    fn of(
+        decisions: &[Recorded],
+        now: &Snapshot,
+        next: RuleSet,
+        cancelled: &Cancelled,
+    ) -> Result<Self, Problem> {
         let (now, next) = (Replay::new(now.to_arc()), Replay::new(next));
         let mut recent = PreviewRecent {
             view: View::Node,
@@ -102,6 +109,7 @@ impl PreviewRecent {
         };
         let (mut refused, mut allowed) = (Turns::new(), Turns::new());
         for decision in decisions.iter().filter(|decision| !decision.is_cut && !decision.is_ad_hoc()) {
+            cancelled.check()?;
             let request = decision.request();
             let event = Event { at: decision.answer.at(), op: Op::Check, request, cost: decision.cost };
             let (before, after) = (refused_by(&now, &event), refused_by(&next, &event));
@@ -115,7 +123,7 @@ impl PreviewRecent {
             }
         }
         (recent.newly_refused, recent.newly_allowed) = (listed(refused), listed(allowed));
-        recent
+        Ok(recent)
     }
 }
 

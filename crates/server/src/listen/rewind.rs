@@ -1,4 +1,4 @@
-//! A stream of which something was read already.
+//! A stream that returns bytes which were read from it once more.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -7,20 +7,25 @@ use std::task::{Context, Poll};
 use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Gives first what was read, then what comes.
+/// Reads from `read` first, and from the stream when that is empty.
 #[derive(Debug)]
-pub(super) struct Rewound<S> {
+pub(super) struct Rewind<S> {
     read: Bytes,
     stream: S,
 }
 
-impl<S> Rewound<S> {
+impl<S> Rewind<S> {
     pub(super) const fn new(read: Bytes, stream: S) -> Self {
-        Rewound { read, stream }
+        Rewind { read, stream }
+    }
+
+    /// The stream, once it has read everything from the beginning.
+    pub(super) fn into_inner(self) -> S {
+        self.stream
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Rewind<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -39,7 +44,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Rewind<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

@@ -1,8 +1,8 @@
-//! Clients that do not read their answers. Nobody keeps a place, or our memory, by leaving it to us what to do with them.
+//! Clients that do not read their answers. They keep neither a place nor memory for longer than a given time.
 //!
 //! ```text
-//! the socket takes no more bytes          Flowing   HTTP/1 and HTTP/2
-//! the client gives no leave to send       Unread    HTTP/2, where it says so for each stream, and may read all others
+//! the socket takes no more bytes      Flowing   HTTP/1 and HTTP/2
+//! the client's window is closed       Unread    HTTP/2, which has a window for each stream
 //! ```
 //!
 //! A connection is closed in two steps, so that the client can read its answer to the end ([`Flowing`]).
@@ -15,17 +15,21 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
+use axum::response::{IntoResponse as _, Response};
 use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// Answers are handed out in pieces of this: a client that reads slowly is not one that does not read.
+use super::budget::{ConnectionBudget, Reservation, SHORT_WAIT};
+use crate::http::Problem;
+
+/// Answers are written in pieces of this size, so that progress is seen while a client reads slowly.
 const PIECE: usize = 64 << 10;
 
-/// How many bytes the kernel keeps for a client beyond what the client has room for. By default these are megabytes, and
-/// a client that does not read would be noticed only when they are full.
+/// Unsent bytes that the kernel keeps for a client beyond its window. By default these are megabytes, and a client that
+/// does not read would be noticed only when they are full.
 const UNSENT_BYTES: u32 = 64 << 10;
 /// How long a connection that we have closed is read until its client closes it too.
 const LINGER: Duration = Duration::from_secs(1);
@@ -40,7 +44,7 @@ pub(super) fn bound_unsent_bytes(socket: &TcpListener) {
     let _ = (socket, UNSENT_BYTES);
 }
 
-/// A stream on which writing does not stand still for longer than a given time.
+/// A stream on which no write stands still for longer than `max_wait`, or [`SHORT_WAIT`] while memory is short.
 ///
 /// Its shutdown ends our side of the connection and then discards what still arrives, until the client ends its side or
 /// [`LINGER`] is over. Dropped with unread bytes, the socket would send a reset, and the client's kernel would discard
@@ -48,26 +52,43 @@ pub(super) fn bound_unsent_bytes(socket: &TcpListener) {
 #[derive(Debug)]
 pub(super) struct Flowing {
     stream: TcpStream,
-    patience: Duration,
-    /// Runs while the socket takes nothing.
-    still: Option<Pin<Box<Sleep>>>,
+    max_wait: Duration,
+    budget: Arc<ConnectionBudget>,
+    /// Set while the socket takes nothing.
+    stalled: Option<Stalled>,
     /// Runs once our side is closed.
     linger: Option<Pin<Box<Sleep>>>,
 }
 
+/// A write that waits for the client.
+#[derive(Debug)]
+struct Stalled {
+    since: Instant,
+    next_look: Pin<Box<Sleep>>,
+}
+
 impl Flowing {
-    pub(super) const fn new(stream: TcpStream, patience: Duration) -> Self {
-        Flowing { stream, patience, still: None, linger: None }
+    pub(super) const fn new(stream: TcpStream, max_wait: Duration, budget: Arc<ConnectionBudget>) -> Self {
+        Flowing { stream, max_wait, budget, stalled: None, linger: None }
     }
 
-    fn moved<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn bounded<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.still = None;
+            self.stalled = None;
             return written;
         }
-        let still = self.still.get_or_insert_with(|| Box::pin(sleep(self.patience)));
-        ready!(still.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+        let wait = self.max_wait.min(SHORT_WAIT);
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Stalled { since: Instant::now(), next_look: Box::pin(sleep(wait)) });
+        loop {
+            ready!(stalled.next_look.as_mut().poll(context));
+            if stalled.since.elapsed() >= self.max_wait || self.budget.is_evicted() {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")));
+            }
+            let next = (Instant::now() + wait).min(stalled.since + self.max_wait);
+            stalled.next_look.as_mut().reset(next);
+        }
     }
 }
 
@@ -88,7 +109,7 @@ impl AsyncWrite for Flowing {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.moved(context, written)
+        self.bounded(context, written)
     }
 
     fn poll_write_vectored(
@@ -97,7 +118,7 @@ impl AsyncWrite for Flowing {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.moved(context, written)
+        self.bounded(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -131,30 +152,24 @@ impl AsyncWrite for Flowing {
     }
 }
 
-/// What a connection was answered and has not taken.
+/// The pieces of answers on a connection that its client has not taken.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unread(Arc<Mutex<Waiting>>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Since when each piece waits; the oldest has the least number.
+    /// Since when each piece waits; the oldest has the smallest number.
     since: BTreeMap<u64, Instant>,
     next: u64,
 }
 
 impl Unread {
-    /// An answer that is watched until the last piece of it was sent.
-    pub(super) fn watch(&self, body: Body) -> Body {
-        let next = self.piece();
-        Body::new(Watched { body, rest: Bytes::new(), unread: self.clone(), next })
-    }
-
-    /// Done when something has waited for so long.
-    pub(super) async fn for_longer_than(&self, patience: Duration) {
+    /// Done when a piece has waited for longer than this.
+    pub(super) async fn for_longer_than(&self, max_wait: Duration) {
         loop {
             let oldest = self.0.lock().since.first_key_value().map(|(_, since)| *since);
-            match oldest.map(|since| since + patience) {
-                None => sleep(patience).await,
+            match oldest.map(|since| since + max_wait) {
+                None => sleep(max_wait).await,
                 Some(end) if end <= Instant::now() => return,
                 Some(end) => sleep_until(end).await,
             }
@@ -190,29 +205,55 @@ impl Drop for Piece {
     }
 }
 
-/// Bytes that wait until they are sent.
-struct Held {
-    bytes: Bytes,
-    _piece: Piece,
+/// The answer to a request that charges nothing: a 503 if it does not fit into memory.
+pub(super) fn fitting(answer: Response, reservation: &Reservation) -> Response {
+    match size(&answer) {
+        Some(bytes) if !reservation.try_set(bytes) => Problem::no_memory().into_response(),
+        _ => answer,
+    }
 }
 
-impl AsRef<[u8]> for Held {
+/// Counts an answer until its connection has taken it, and watches it if `unread` is given. What may have been charged is
+/// answered even if it does not fit into memory. A body of unknown size counts for itself.
+pub(super) fn hold(answer: Response, reservation: Arc<Reservation>, unread: Option<Unread>) -> Response {
+    if let Some(bytes) = size(&answer) {
+        reservation.set(bytes);
+    }
+    answer.map(|body| {
+        let waiting = unread.map(|unread| (unread.piece(), unread));
+        Body::new(Held { body, rest: Bytes::new(), waiting, reservation })
+    })
+}
+
+fn size(answer: &Response) -> Option<usize> {
+    answer.body().size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok())
+}
+
+/// An answer that is counted, and of which every piece is known to wait, here or where it waits to be sent.
+#[derive(Debug)]
+struct Held {
+    body: Body,
+    /// The part of a frame that was not asked for yet.
+    rest: Bytes,
+    /// The next piece.
+    waiting: Option<(Piece, Unread)>,
+    reservation: Arc<Reservation>,
+}
+
+/// Bytes that are counted, and wait, until they are sent.
+struct HeldBytes {
+    bytes: Bytes,
+    _waiting: Option<Piece>,
+    _reservation: Arc<Reservation>,
+}
+
+impl AsRef<[u8]> for HeldBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// An answer of which every piece is known to wait, here or where it waits to be sent.
-#[derive(Debug)]
-struct Watched {
-    body: Body,
-    /// Of what the body gave, what was not asked for yet.
-    rest: Bytes,
-    unread: Unread,
-    next: Piece,
-}
-
-impl HttpBody for Watched {
+impl HttpBody for Held {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -232,8 +273,11 @@ impl HttpBody for Watched {
         }
         let length = self.rest.len().min(PIECE);
         let bytes = self.rest.split_to(length);
-        self.next = self.unread.piece();
-        let held = Held { bytes, _piece: self.unread.piece() };
+        let waiting = self.waiting.as_mut().map(|(next, unread)| {
+            *next = unread.piece();
+            unread.piece()
+        });
+        let held = HeldBytes { bytes, _waiting: waiting, _reservation: Arc::clone(&self.reservation) };
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(held)))))
     }
 
@@ -256,9 +300,14 @@ impl HttpBody for Watched {
 mod tests {
     use http_body_util::BodyExt as _;
 
+    use super::super::budget::Budget;
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const MAX_WAIT: Duration = Duration::from_secs(30);
+
+    fn budget() -> Arc<ConnectionBudget> {
+        ConnectionBudget::new(&Budget::new(64 << 20))
+    }
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
@@ -276,7 +325,7 @@ mod tests {
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(socket.local_addr().unwrap()).await.unwrap();
         let (accepted, _) = socket.accept().await.unwrap();
-        let mut flowing = Flowing::new(accepted, PATIENCE);
+        let mut flowing = Flowing::new(accepted, MAX_WAIT, budget());
         flowing.write_all(b"answer").await.unwrap();
         client.write_all(&[7; 100_000]).await.unwrap();
         let closed = tokio::spawn(async move { flowing.shutdown().await });
@@ -289,21 +338,35 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_nobody_takes_is_noticed_and_one_that_was_taken_is_forgotten() {
-        let unread = Unread::default();
-        let mut body = unread.watch(Body::from(vec![7; 2 * PIECE + 1]));
+    async fn an_answer_is_counted_and_waits_until_it_is_taken() {
+        let (unread, budget) = (Unread::default(), budget());
+        let answer = Response::new(Body::from(vec![7; 2 * PIECE + 1]));
+        let answer = hold(answer, budget.request(), Some(unread.clone()));
+        let mut body = answer.into_body();
         assert_eq!(body.size_hint().exact(), Some(2 * PIECE as u64 + 1));
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first.len(), PIECE);
         let begin = Instant::now();
-        unread.for_longer_than(PATIENCE).await;
-        assert_eq!(begin.elapsed(), PATIENCE, "what was handed out and not sent waits too");
+        unread.for_longer_than(MAX_WAIT).await;
+        assert_eq!(begin.elapsed(), MAX_WAIT, "a piece that was handed out and not sent waits too");
         drop(first);
         let rest = body.collect().await.unwrap().to_bytes();
-        assert_eq!(rest.len(), PIECE + 1);
+        assert_eq!((rest.len(), budget.requests()), (PIECE + 1, 0));
         drop(rest);
         assert!(unread.0.lock().since.is_empty());
-        let patience = tokio::time::timeout(100 * PATIENCE, unread.for_longer_than(PATIENCE));
-        assert!(patience.await.is_err(), "nothing waits");
+        let waited = tokio::time::timeout(100 * MAX_WAIT, unread.for_longer_than(MAX_WAIT));
+        assert!(waited.await.is_err(), "nothing waits");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_does_not_fit_is_503_unless_it_may_have_been_charged() {
+        let connection = ConnectionBudget::new(&Budget::new(100 << 10));
+        let answer = || Response::new(Body::from(vec![7; 200 << 10]));
+        let request = connection.request();
+        assert_eq!(fitting(answer(), &request).status(), 503);
+        let charged = hold(answer(), request, None);
+        assert_eq!((charged.status().as_u16(), connection.is_evicted()), (200, true));
+        drop(charged);
+        assert!(!connection.is_evicted());
     }
 }
