@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tollgate::{AnyStore, Limiter, MemoryStore, rules};
-use tollgate_server::{Access, App, Config, ListenerLimits, RulesHome, Server, TlsFiles};
+use tollgate_server::{Access, App, Config, Endpoint, ListenerLimits, RulesHome, Server, TlsFiles};
 use tollgate_tests::poll::PATIENCE;
 
 const RULES: &str = r#"
@@ -48,7 +48,8 @@ impl Running {
         let free = SocketAddr::new(options.ip.unwrap_or(Ipv4Addr::LOCALHOST.into()), 0);
         let config = Config { tls: options.tls, limits: options.limits, ..Config::new(free, free) };
         let server = Server::bind(&config, app).await.unwrap();
-        let (address, admin) = (server.http(), server.admin());
+        let Endpoint::Tcp(admin) = *server.admin() else { unreachable!("it is bound to an address") };
+        let address = server.http();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(async { drop(stopped.await) }));
         Running { address, admin, stop, task }

@@ -12,7 +12,7 @@ use tollgate::audit::ViolationLog;
 use tollgate::rules::{Follower, RuleBook, RuleSource};
 use tollgate::sql::Database;
 use tollgate::{AnyStore, Limiter, MemoryStore};
-use tollgate_server::{Access, App, Config, RulesHome, Server, Tokens};
+use tollgate_server::{Access, App, Config, Endpoint, RulesHome, Server, Tokens};
 
 /// The server gives up on a request after 30 s.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(40);
@@ -44,7 +44,8 @@ impl Running {
             .with_violations(ViolationLog::new(database))
             .with_access(Access { tokens: vec![tokens], hosts: Vec::new() });
         let server = Server::bind(&Config::new(free, free), app).await.unwrap();
-        let (http, admin) = (server.http(), server.admin());
+        let Endpoint::Tcp(admin) = *server.admin() else { unreachable!("it is bound to an address") };
+        let http = server.http();
         let (stop, stopped) = oneshot::channel();
         tokio::spawn(server.run(async { drop(stopped.await) }));
         Running { http, admin, limiter, _stop: stop }

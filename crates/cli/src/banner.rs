@@ -6,6 +6,7 @@ use std::path::Path;
 
 use tollgate::{RuleSet, rules};
 
+use crate::client::login_link;
 use crate::data::DataArgs;
 use crate::local;
 use crate::terminal::{Terminal, Tone};
@@ -75,7 +76,7 @@ impl Banner<'_> {
         writeln!(out, "{title}\n")?;
         writeln!(out, "  checks     {http}")?;
         match &self.login {
-            Some(path) => writeln!(out, "  dashboard  {admin}{path}\n             {link}")?,
+            Some(path) => writeln!(out, "  dashboard  {}\n             {link}", login_link(admin, path))?,
             None => writeln!(out, "  dashboard  {admin}")?,
         }
         if let Some(metrics) = self.metrics {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::bail;
-use tollgate_server::{Access, Config, ListenerLimits, Observe, TlsFiles, Tokens};
+use tollgate_server::{Access, Config, Endpoint, ListenerLimits, Observe, TlsFiles, Tokens};
 
 use crate::banner::Credentials;
 use crate::local::token_file;
@@ -19,9 +19,9 @@ pub(crate) struct ListenArgs {
     /// on every IPv4 address. Port 0 takes a free one
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080", value_parser = address)]
     http: SocketAddr,
-    /// Where the dashboard and the admin API are
-    #[arg(long, value_name = "ADDR", env = "TOLLGATE_ADMIN", default_value = "127.0.0.1:8081", value_parser = address)]
-    admin: SocketAddr,
+    /// Where the dashboard and the admin API are: an address, or unix:PATH for a socket that only this user can open
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_ADMIN", default_value = "127.0.0.1:8081", value_parser = endpoint)]
+    admin: Endpoint,
     /// Serve /metrics at this address as well, without TLS and without a token
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_METRICS", value_parser = address)]
     metrics: Option<SocketAddr>,
@@ -82,6 +82,16 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// An address, or the path of a Unix socket. Commands that find it start in other directories, so it is made absolute.
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    match text.strip_prefix("unix:") {
+        Some(path) => std::path::absolute(path)
+            .map(Endpoint::Unix)
+            .map_err(|_| "expected the path of a socket, like unix:/run/tollgate/admin.sock".to_owned()),
+        None => address(text).map(Endpoint::Tcp),
+    }
+}
+
 fn number(connections: u32) -> usize {
     usize::try_from(connections).unwrap_or(usize::MAX)
 }
@@ -117,8 +127,9 @@ impl ListenArgs {
                 idle: seconds(self.idle_timeout_s),
                 ..ListenerLimits::default()
             },
+            http: self.http,
+            admin: self.admin.clone(),
             metrics: self.metrics,
-            ..Config::new(self.http, self.admin)
         })
     }
 

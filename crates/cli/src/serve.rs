@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate::{AnyStore, LeasedStore, Limiter};
-use tollgate_server::{App, Observe, Server};
+use tollgate_server::{App, Endpoint, Observe, Server};
 
 use crate::banner::{Banner, is_starter_set, reachable};
 use crate::config::{Config, IdentifyArgs};
@@ -145,7 +145,11 @@ async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> any
     let server = Server::bind(&listen, app.clone()).await?;
     let scheme = if listen.tls.is_some() { "https" } else { "http" };
     let url = |listener| format!("{scheme}://{}", reachable(listener));
-    let local = LocalServer { pid: std::process::id(), http: url(server.http()), admin: url(server.admin()) };
+    let admin = match server.admin() {
+        Endpoint::Tcp(address) => url(*address),
+        socket => socket.to_string(),
+    };
+    let local = LocalServer { pid: std::process::id(), http: url(server.http()), admin };
     claim.publish(&local)?;
     if let Some(path) = args.listen.ready_file() {
         server.write_ready_file(path)?; // last: whoever waits for it finds everything

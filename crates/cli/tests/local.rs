@@ -106,3 +106,37 @@ fn a_token_that_others_can_read_keeps_the_server_from_starting() {
     let (code, _, told) = said(&tollgate(&data, &["serve", "--http", ":0", "--admin", ":0"]));
     assert!(code == Some(2) && told.contains("chmod 600"), "{told}");
 }
+
+#[test]
+fn the_admin_plane_on_a_unix_socket_is_found_by_commands_and_is_for_its_user_only() {
+    let scratch = Scratch::new("socket");
+    let (data, socket) = (scratch.path().join("data"), scratch.path().join("admin.sock"));
+    let admin = format!("unix:{}", socket.display());
+    let serve = || Served::start(&["--data-dir", data.to_str().unwrap(), "--admin", &admin]);
+    let served = serve();
+    assert_eq!(served.admin, admin, "in the ready file");
+    assert_eq!(fs::metadata(&socket).unwrap().mode() & 0o777, 0o600);
+    let (code, _, told) =
+        said(&tollgate(&data, &["rules", "add", "--name", "mine", "--key", "global", "--limit", "5/s"]));
+    assert_eq!((code, told), (Some(0), format!("asking the server at {admin}\n")));
+    let named = tollgate(&scratch.path().join("other"), &["rules", "list", "--server", &admin]);
+    let (code, _, told) = said(&named);
+    assert!(code == Some(2) && told.contains("token"), "no token was named: {told}");
+    let (_, link, _) = said(&tollgate(&data, &["dashboard"]));
+    assert!(link.starts_with("http://localhost:8081/#/login/"), "{link}");
+    assert!(link.contains(&format!("ssh -L 8081:{}", socket.display())), "{link}");
+
+    let second = tollgate(&scratch.path().join("second"), &["serve", "--http", ":0", "--admin", &admin]);
+    let (code, _, told) = said(&second);
+    assert!(code == Some(2) && told.contains("is another program there?"), "{told}");
+
+    // The socket of a server that was killed is no obstacle, and one that stops removes its own.
+    Signal::Kill.send(served.pid());
+    served.wait();
+    assert!(socket.exists());
+    let served = serve();
+    let (code, listed, _) = said(&tollgate(&data, &["rules", "list"]));
+    assert!(code == Some(0) && listed.contains("mine"), "{listed}");
+    served.stop();
+    assert!(!socket.exists());
+}

@@ -20,6 +20,6 @@ mod telemetry;
 
 pub use http::{Access, App, RulesHome, TokenError, Tokens};
 pub use in_process::InProcess;
-pub use listen::{ListenerLimits, TlsError, TlsFiles};
+pub use listen::{Endpoint, ListenerLimits, TlsError, TlsFiles};
 pub use server::{Config, Server, ServerError};
 pub use telemetry::{Adopt, Observe};

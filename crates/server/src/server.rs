@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::OptionFuture;
 
 use crate::http::{App, Plane};
-use crate::listen::{Listener, ListenerLimits, TlsError, TlsFiles};
+use crate::listen::{Endpoint, Listener, ListenerLimits, TlsError, TlsFiles};
 use crate::telemetry::Observe;
 
 /// Where and how to listen.
@@ -19,10 +19,10 @@ pub struct Config {
     /// Decisions; port 0 takes a free one.
     pub http: SocketAddr,
     /// The admin API and the dashboard.
-    pub admin: SocketAddr,
+    pub admin: Endpoint,
     /// `/metrics` alone, without a credential.
     pub metrics: Option<SocketAddr>,
-    /// TLS on every listener but that of the metrics.
+    /// TLS on every address but that of the metrics.
     pub tls: Option<TlsFiles>,
     /// The bounds of every listener.
     pub limits: ListenerLimits,
@@ -35,7 +35,7 @@ impl Config {
     pub fn new(http: SocketAddr, admin: SocketAddr) -> Self {
         Config {
             http,
-            admin,
+            admin: admin.into(),
             metrics: None,
             tls: None,
             limits: ListenerLimits::default(),
@@ -49,12 +49,12 @@ impl Config {
 #[non_exhaustive]
 pub enum ServerError {
     /// The address is taken or not ours.
-    #[error("cannot listen on {address} for {what}; is another program there? choose another with --{what}")]
+    #[error("cannot listen on {endpoint} for {what}; is another program there? choose another with --{what}")]
     Listen {
         /// Which listener.
         what: &'static str,
         /// Where.
-        address: SocketAddr,
+        endpoint: Endpoint,
         /// Why.
         source: io::Error,
     },
@@ -92,33 +92,36 @@ impl Server {
     pub async fn bind(config: &Config, app: App) -> Result<Self, ServerError> {
         let tls = config.tls.clone().map(TlsFiles::keep).transpose();
         let tls = tls.map_err(|source| ServerError::Tls { source })?;
-        let open = async |what, plane, address, tls| {
-            let listener = Listener::bind(plane, address, config, tls, Arc::clone(app.traffic())).await;
-            listener.map_err(|source| ServerError::Listen { what, address, source })
+        let open = async |what, plane, endpoint: Endpoint, tls| {
+            let listener = Listener::bind(plane, &endpoint, config, tls, Arc::clone(app.traffic())).await;
+            listener.map_err(|source| ServerError::Listen { what, endpoint, source })
         };
-        let http = open("http", Plane::Data, config.http, tls.clone()).await?;
-        let admin = open("admin", Plane::Admin, config.admin, tls).await?;
+        let http = open("http", Plane::Data, config.http.into(), tls.clone()).await?;
+        // Only processes of this user reach a Unix socket.
+        let tls = tls.filter(|_| matches!(config.admin, Endpoint::Tcp(_)));
+        let admin = open("admin", Plane::Admin, config.admin.clone(), tls).await?;
         let metrics = match config.metrics {
-            Some(address) => Some(open("metrics", Plane::Metrics, address, None).await?),
+            Some(address) => Some(open("metrics", Plane::Metrics, address.into(), None).await?),
             None => None,
         };
-        app.set_checks_at(http.address());
-        Ok(Server { http, admin, metrics, app })
+        let server = Server { http, admin, metrics, app };
+        server.app.set_checks_at(server.http());
+        Ok(server)
     }
 
     /// Where decisions are answered.
-    pub const fn http(&self) -> SocketAddr {
-        self.http.address()
+    pub fn http(&self) -> SocketAddr {
+        address(&self.http)
     }
 
     /// Where the admin API and the dashboard are.
-    pub const fn admin(&self) -> SocketAddr {
-        self.admin.address()
+    pub const fn admin(&self) -> &Endpoint {
+        self.admin.endpoint()
     }
 
     /// Where `/metrics` is alone.
     pub fn metrics(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().map(Listener::address)
+        self.metrics.as_ref().map(address)
     }
 
     /// Serves until `stop` is done, then finishes what is in flight.
@@ -146,11 +149,19 @@ impl Server {
     /// Writes a temporary file and renames it, so that no reader sees half of it.
     fn write_addresses(&self, path: &Path) -> io::Result<()> {
         let unfinished = path.with_extension("unfinished");
-        let mut addresses = serde_json::json!({ "http": self.http(), "admin": self.admin() });
+        let mut addresses = serde_json::json!({ "http": self.http(), "admin": self.admin().to_string() });
         if let Some(metrics) = self.metrics() {
             addresses["metrics"] = metrics.to_string().into();
         }
         std::fs::write(&unfinished, addresses.to_string())?;
         std::fs::rename(unfinished, path)
+    }
+}
+
+/// The address of a listener that is never a Unix socket.
+fn address(listener: &Listener) -> SocketAddr {
+    match listener.endpoint() {
+        Endpoint::Tcp(address) => *address,
+        Endpoint::Unix(_) => unreachable!("only --admin may be a Unix socket"),
     }
 }

@@ -1,5 +1,6 @@
 //! The HTTP API: of a running server, or in this process over rules from elsewhere. Commands do not know which.
 
+mod connect;
 mod reach;
 
 use std::sync::Arc;
@@ -10,7 +11,6 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::connect::HttpConnector;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,8 @@ use tollgate::{Bounds, Clock, Limiter, MemoryStore, RuleSet};
 use tollgate_server::api::{Decision, Problem};
 use tollgate_server::{App, InProcess, RulesHome};
 
-pub(crate) use reach::{Address, Plane, ReachArgs, ServerArgs};
+use connect::Connector;
+pub(crate) use reach::{Address, Plane, ReachArgs, ServerArgs, login_link};
 
 /// How long a server may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -43,7 +44,7 @@ enum Transport {
 struct Http {
     base: String,
     authorization: Option<HeaderValue>,
-    client: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, String>,
+    client: hyper_util::client::legacy::Client<HttpsConnector<Connector>, String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,7 +97,7 @@ impl Client {
     /// As [`text`](Self::text).
     pub(crate) async fn login_link(&self) -> anyhow::Result<String> {
         let link: LoginLink = self.post("/v1/login-link", &serde_json::json!({})).await?;
-        Ok(format!("{}{}", self.shown, link.path))
+        Ok(login_link(&self.shown, &link.path))
     }
 
     /// The JSON at a path.

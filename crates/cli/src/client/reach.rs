@@ -12,12 +12,12 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::{Client, Http, Transport};
+use super::{Client, Connector, Http, Transport};
 use crate::data::DataArgs;
 use crate::local::{LocalServer, token_file};
 use crate::terminal::remark;
 
-const EXAMPLE: &str = "write it like http://127.0.0.1:8081";
+const EXAMPLE: &str = "write it like http://127.0.0.1:8081 or unix:/run/tollgate/admin.sock";
 
 /// What a server asks for, and what we ask of it.
 #[derive(Debug, clap::Args)]
@@ -85,6 +85,8 @@ pub(crate) struct Address {
     base: String,
     /// The same as it may be shown.
     shown: String,
+    /// The Unix socket that it is reached through.
+    socket: Option<PathBuf>,
 }
 
 impl Address {
@@ -94,19 +96,29 @@ impl Address {
     ///
     /// It is none, and how to write one.
     pub(crate) fn of(url: &str) -> anyhow::Result<Self> {
+        if let Some(path) = url.strip_prefix("unix:") {
+            let base = "http://localhost".to_owned();
+            return Ok(Address { base, shown: url.to_owned(), socket: Some(path.into()) });
+        }
         let shown = tollgate::sql::masked(url.trim_end_matches('/'));
         let uri: Uri = url.parse().map_err(|_| anyhow!("--server {shown} is no address; {EXAMPLE}"))?;
         let Some(scheme @ ("http" | "https")) = uri.scheme_str() else {
-            bail!("--server {shown} does not begin with http:// or https://; {EXAMPLE}");
+            bail!("--server {shown} does not begin with http://, https:// or unix:; {EXAMPLE}");
         };
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
         ensure!(!authority.contains('@'), "--server {shown}: a server takes no password; {EXAMPLE}");
         let base = format!("{scheme}://{authority}{}", uri.path().trim_end_matches('/'));
-        Ok(Address { base, shown })
+        Ok(Address { base, shown, socket: None })
     }
 
     fn is_tls(&self) -> bool {
         self.base.starts_with("https:")
+    }
+
+    /// Whether a server that runs over the data directory says that it is here.
+    fn is_of(&self, server: &LocalServer) -> bool {
+        let address = if self.socket.is_some() { &self.shown } else { &self.base };
+        [&server.http, &server.admin].contains(&address)
     }
 }
 
@@ -122,9 +134,9 @@ impl ReachArgs {
             Some(file) => Some(bearer(file)?),
             None => self.own_token(&address)?,
         };
-        let connector = self.connector(address.is_tls())?;
+        let connector = self.connector(&address)?;
         let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
-        let Address { base, shown } = address;
+        let Address { base, shown, .. } = address;
         Ok(Client { shown, transport: Transport::Http(Box::new(Http { base, authorization, client })) })
     }
 
@@ -139,24 +151,32 @@ impl ReachArgs {
     /// The token of the server that runs over the data directory, for that server alone.
     fn own_token(&self, address: &Address) -> anyhow::Result<Option<HeaderValue>> {
         let folder = self.data.path();
-        let is_it = |server: &LocalServer| [&server.http, &server.admin].contains(&&address.base);
-        match LocalServer::find(&folder).filter(is_it) {
+        match LocalServer::find(&folder).filter(|server| address.is_of(server)) {
             Some(_) => bearer(&token_file(&folder)).map(Some),
             None => Ok(None),
         }
     }
 
-    fn connector(&self, is_tls: bool) -> anyhow::Result<HttpsConnector<HttpConnector>> {
+    fn connector(&self, address: &Address) -> anyhow::Result<HttpsConnector<Connector>> {
         // Libraries below ask for a default; if there is one already, it stays.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let config = match is_tls {
+        let config = match address.is_tls() {
             true => self.tls()?,
             // Nobody is trusted where nobody is asked.
             false => {
                 ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
             }
         };
-        Ok(HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1().build())
+        let connector = match &address.socket {
+            Some(path) => Connector::Unix(path.clone()),
+            None => {
+                let mut connector = HttpConnector::new();
+                connector.enforce_http(false);
+                Connector::Tcp(connector)
+            }
+        };
+        let builder = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1();
+        Ok(builder.wrap_connector(connector))
     }
 
     /// Whom to trust, and what to show.
@@ -176,6 +196,14 @@ impl ReachArgs {
             }
             _ => bail!("--server-cert and --server-key go together; give both or none"),
         }
+    }
+}
+
+/// A path of the dashboard as a link for a browser. Browsers do not open Unix sockets; ssh forwards a port to one.
+pub(crate) fn login_link(admin: &str, path: &str) -> String {
+    match admin.strip_prefix("unix:") {
+        None => format!("{admin}{path}"),
+        Some(socket) => format!("http://localhost:8081{path} (after ssh -L 8081:{socket} HOST)"),
     }
 }
 

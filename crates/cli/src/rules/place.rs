@@ -24,7 +24,7 @@ pub(crate) struct PlaceArgs {
     /// server that runs over the data directory; if none runs, of the database there; if there is none, the built-in starter set
     #[arg(long, value_name = "FILE|URL", env = RULES, hide_env_values = true)]
     rules: Option<PathBuf>,
-    /// A running server to ask instead, such as http://127.0.0.1:8081, where its dashboard is; for `tollgate check`, where it
+    /// A running server to ask instead, such as http://127.0.0.1:8081 or unix:PATH, where its dashboard is; for `tollgate check`, where it
     /// answers checks: http://127.0.0.1:8080
     #[arg(long, value_name = "URL", env = SERVER, hide_env_values = true)]
     server: Option<String>,
@@ -122,7 +122,7 @@ impl PlaceArgs {
 
 /// Whether a place is a server.
 pub(crate) fn is_server(place: &str) -> bool {
-    place.starts_with("http://") || place.starts_with("https://")
+    ["http://", "https://", "unix:"].iter().any(|scheme| place.starts_with(scheme))
 }
 
 /// Opens a file, a database or a server by what it is called.

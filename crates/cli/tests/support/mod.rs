@@ -31,8 +31,9 @@ impl Served {
         let given = args.iter().position(|arg| *arg == "--data-dir").map(|at| PathBuf::from(args[at + 1]));
         let data = given.unwrap_or_else(|| scratch.path().join("data"));
         let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ready-file"])
+            .args(["serve", "--http", "127.0.0.1:0", "--ready-file"])
             .arg(&ready)
+            .args(["--admin", "127.0.0.1:0"].iter().filter(|_| !args.contains(&"--admin")))
             .args(args)
             .env("TOLLGATE_DATA_DIR", &data)
             .current_dir(scratch.path())

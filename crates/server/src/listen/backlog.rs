@@ -16,7 +16,7 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(1);
 /// A handshake that has begun is completed within this time, or its client is too far away to wait for.
 const HANDSHAKE: Duration = Duration::from_millis(100);
 /// Without the filter, the backlog is empty when nothing arrives for this time.
-const UNFILTERED: Duration = Duration::from_millis(5);
+pub(super) const UNFILTERED: Duration = Duration::from_millis(5);
 
 /// Stops the kernel from beginning handshakes. Returns how long nothing may arrive before the backlog is empty.
 pub(super) fn refuse_handshakes(socket: &TcpListener) -> Duration {

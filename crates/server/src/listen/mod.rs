@@ -21,6 +21,7 @@ mod backlog;
 mod budget;
 mod connection;
 mod direct;
+mod endpoint;
 mod half_close;
 mod head;
 mod limits;
@@ -41,7 +42,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use rustls::ServerConfig;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -52,6 +53,8 @@ use crate::telemetry::Observe;
 use budget::Budget;
 pub(crate) use budget::Reservation;
 use connection::{Connection, Doors};
+pub use endpoint::Endpoint;
+use endpoint::Socket;
 pub use limits::ListenerLimits;
 use places::{Admission, Places};
 use slow_reader::Flowing;
@@ -97,8 +100,8 @@ pub(crate) struct Traffic {
 /// An open listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    socket: TcpListener,
-    address: SocketAddr,
+    socket: Socket,
+    endpoint: Endpoint,
     plane: Plane,
     tls: Option<Arc<Reloadable<ServerConfig>>>,
     limits: ListenerLimits,
@@ -109,20 +112,19 @@ pub(crate) struct Listener {
 impl Listener {
     pub(crate) async fn bind(
         plane: Plane,
-        address: SocketAddr,
+        endpoint: &Endpoint,
         config: &Config,
         tls: Option<Arc<Reloadable<ServerConfig>>>,
         traffic: Arc<Traffic>,
     ) -> io::Result<Self> {
-        let socket = TcpListener::bind(address).await?;
-        slow_reader::bound_unsent_bytes(&socket);
-        let address = socket.local_addr()?;
+        let socket = Socket::bind(endpoint).await?;
+        let endpoint = socket.endpoint()?;
         let (limits, observe) = (config.limits.of(plane), config.observe.clone());
-        Ok(Listener { socket, address, plane, tls, limits, observe, traffic })
+        Ok(Listener { socket, endpoint, plane, tls, limits, observe, traffic })
     }
 
-    pub(crate) const fn address(&self) -> SocketAddr {
-        self.address
+    pub(crate) const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Serves until `stop` is done, then finishes what is in flight.
@@ -166,7 +168,7 @@ impl Listener {
     /// Accepts what is in the backlog: closing the socket would reset those connections.
     async fn drain_backlog(&self, entrance: &Entrance) {
         let ends = Instant::now() + backlog::DEADLINE;
-        let quiet = backlog::refuse_handshakes(&self.socket);
+        let quiet = self.socket.refuse_handshakes();
         while let Ok(accepted) = tokio::time::timeout(quiet, self.socket.accept()).await {
             self.admit(accepted, entrance).await;
             if Instant::now() >= ends {
