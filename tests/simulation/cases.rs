@@ -258,6 +258,30 @@ fn a_lease_that_runs_dry_is_made_larger_while_the_parent_has_tokens() {
 }
 
 #[test]
+fn tokens_that_do_not_fit_the_next_lease_are_counted_as_stranded() {
+    // The next lease is granted with what the node had then; more for this period comes after that.
+    let mut bucket = Bucket::new("1000 every 1d");
+    let mut node = NodeBucket::new(&bucket.limit, 0);
+    for _ in 0..20 {
+        _ = node.ask(1, now(0));
+    }
+    bucket.lend(&mut node, 0);
+    let boundary = bucket.at(0, |parent| parent.ledger().unwrap().boundaries()[0].unwrap());
+    let before = boundary.as_micros() - T0 - 40 * MS;
+    let mut passed = spend(&mut node, before);
+    bucket.lend(&mut node, before);
+    _ = node.ask(300, now(before));
+    let more = bucket.lend(&mut node, before).unwrap().lease.unwrap();
+    assert_eq!((more.starts, more.ends), (None, boundary), "it is more for this period");
+    let over = boundary.as_micros() - T0 + 90 * MS;
+    passed += spend(&mut node, over);
+    let (call, _) = node.give_back(Heat::ANY, true, NEAR, now(over)).unwrap();
+    bucket.at(over, |parent| parent.lend(&call));
+    let (left, lost) = (bucket.tokens(over + 300 * MS), node.take_stranded());
+    assert_eq!(passed + left + lost, 1_000, "{passed} passed, {left} are left, {lost} are lost");
+}
+
+#[test]
 fn a_return_that_arrives_after_its_boundary_is_ignored() {
     let mut bucket = Bucket::new("10/s burst 100");
     let mut other = Bucket::new("10/s burst 100");

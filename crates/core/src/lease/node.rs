@@ -290,7 +290,8 @@ impl NodeBucket {
         }
         self.held = self.held.saturating_sub(ticket.units);
         if let Some(part) = self.this.as_mut().filter(|_| !passes) {
-            part.content = (part.content + ticket.units).min(part.capacity.saturating_sub(self.held));
+            let lost = part.put(ticket.units, self.held);
+            self.stranded += lost / self.terms.units;
         }
     }
 
@@ -307,7 +308,10 @@ impl NodeBucket {
                 return;
             }
             match self.next.take() {
-                Some(next) => *this = next.take_over(this, held),
+                Some(next) => {
+                    let lost = this.be_taken_over(next, held);
+                    self.stranded += lost / terms.units;
+                }
                 None => return self.drop_lease(),
             }
         }
@@ -624,14 +628,21 @@ impl Part {
         surplus
     }
 
-    /// Takes over from the lease before at the instant from which that may have ended.
-    fn take_over(mut self, before: &Part, held: u64) -> Self {
-        let room = self.capacity.saturating_sub(held);
-        self.content = self.content.saturating_add(before.content).min(room);
+    /// The next lease takes over at the instant from which this one may have ended. Answers how many units do not fit it.
+    fn be_taken_over(&mut self, next: Part, held: u64) -> u64 {
+        let before = std::mem::replace(self, next);
+        let lost = self.put(before.content, held);
         let locked = self.content.saturating_sub(before.spendable());
         self.refilled = before.stops;
         self.overlap = Some(Overlap { rate: before.rate, capacity: before.capacity, locked });
-        self
+        lost
+    }
+
+    /// Adds units, as many as fit beside those of requests in flight. Answers how many do not.
+    fn put(&mut self, units: u64, held: u64) -> u64 {
+        let all = self.content.saturating_add(units);
+        self.content = all.min(self.capacity.saturating_sub(held));
+        all - self.content
     }
 
     /// Time passes up to an instant.
