@@ -36,6 +36,7 @@ pub mod replay;
 mod request;
 mod reserve;
 pub mod rules;
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a store in Redis counts nodes"))]
 mod shares;
 #[cfg(feature = "sql")]
 pub mod sql;

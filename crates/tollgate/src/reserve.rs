@@ -56,13 +56,22 @@ pub struct Reservation {
     /// Whether a store has a record of it.
     pub is_recorded: bool,
     /// Records that are deleted if the request does not pass, while it is undecided.
+    #[cfg(feature = "redis")]
     pub(crate) records: Vec<Vec<u8>>,
 }
 
 impl Reservation {
     /// A reservation that no store has a record of.
     pub const fn new(id: ReservationId, cost: u64, ttl: Micros, caller: Option<Box<str>>) -> Self {
-        Reservation { id, cost, ttl, caller, is_recorded: false, records: Vec::new() }
+        Reservation {
+            id,
+            cost,
+            ttl,
+            caller,
+            is_recorded: false,
+            #[cfg(feature = "redis")]
+            records: Vec::new(),
+        }
     }
 }
 

@@ -260,9 +260,12 @@ pub(crate) fn window(key: Key<'_>, limit: &Limit) -> Window {
 /// The store chosen when the program starts.
 #[derive(Debug)]
 #[non_exhaustive]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one store in a process, and a box would be one more access"
+#[cfg_attr(
+    feature = "redis",
+    expect(
+        clippy::large_enum_variant,
+        reason = "there is one store in a process, and a box would be one more access"
+    )
 )]
 pub enum AnyStore {
     /// Buckets in this process.
