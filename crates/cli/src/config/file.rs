@@ -10,7 +10,7 @@ use tollgate::rules::RulesError;
 use tollgate_tower::IdentifyConfig;
 use toml::de::{DeTable, DeValue};
 
-use super::{Flag, flags, headers, identify, text};
+use super::{Flag, LIST_DELIMITER, flags, headers, identify, text};
 use crate::load;
 
 /// A value and where it is.
@@ -134,6 +134,16 @@ impl Flag {
                 whole(number).map_or_else(|| number.to_string(), |number| number.to_string())
             }
             DeValue::Float(number) => number.as_str().to_owned(),
+            DeValue::Array(values) if self.is_a_list() => {
+                let texts: Option<Vec<&str>> = values.iter().map(|value| value.get_ref().as_str()).collect();
+                match texts {
+                    Some(texts) => texts.join(LIST_DELIMITER),
+                    None => {
+                        mistakes.kind(&self.key(), value, "strings");
+                        return None;
+                    }
+                }
+            }
             _ => {
                 mistakes.kind(&self.key(), value, "a string or a number");
                 return None;

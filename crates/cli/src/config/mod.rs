@@ -10,7 +10,7 @@ mod headers;
 mod identify;
 mod show;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -154,6 +154,9 @@ fn shown(value: &OsString) -> String {
     }
 }
 
+/// Between the values of a flag that has several.
+const LIST_DELIMITER: &str = ",";
+
 /// A flag of `serve` that is also a line of the file.
 struct Flag(Arg);
 
@@ -192,11 +195,19 @@ impl Flag {
         matches!(self.0.get_action(), ArgAction::SetTrue)
     }
 
+    /// Whether it has several values.
+    fn is_a_list(&self) -> bool {
+        self.0.get_value_delimiter().is_some()
+    }
+
     /// Its value as it was given.
     fn raw(&self, given: &ArgMatches) -> Option<OsString> {
         match self.is_a_switch() {
             true => Some(given.get_flag(self.id().as_str()).to_string().into()),
-            false => given.get_raw(self.id().as_str())?.next_back().map(ToOwned::to_owned),
+            false => {
+                let values: Vec<&OsStr> = given.get_raw(self.id().as_str())?.collect();
+                Some(values.join(OsStr::new(LIST_DELIMITER)))
+            }
         }
     }
 

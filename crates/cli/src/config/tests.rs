@@ -32,6 +32,7 @@ fn every_flag_of_serve_has_a_variable_and_a_line_in_the_file() {
             (true, _) => format!("{} = true", flag.key()),
             (false, Some(usual)) => format!("{} = '{}'", flag.key(), usual.to_string_lossy()),
             (false, None) if flag.key() == "metrics" => "metrics = ':9090'".to_owned(),
+            (false, None) if flag.key() == "max_connections_per_address" => format!("{} = 100", flag.key()),
             (false, None) => format!("{} = 'some'", flag.key()),
         };
         let file = File::parse("tollgate.toml", &line).unwrap_or_else(|error| panic!("{error}"));
@@ -51,6 +52,16 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
     assert_eq!(of(&settings, "rules"), (None, From::Default));
     let (store, _) = of(&settings, "store");
     assert!(store.is_some_and(|store| !store.contains("sekret")), "{store:?}");
+}
+
+#[test]
+fn a_list_keeps_all_its_values() {
+    let settings = settled(&[], "admin_host = ['a.example', 'b.example']");
+    assert_eq!(of(&settings, "admin_host"), (Some("a.example,b.example"), From::File));
+    let settings = settled(&["--admin-host", "a.example", "--admin-host=b.example,c.example"], "");
+    assert_eq!(of(&settings, "admin_host"), (Some("a.example,b.example,c.example"), From::Flag));
+    let error = wrong("admin_host = [1]").to_string();
+    assert!(error.contains("admin_host: expected strings"), "{error}");
 }
 
 #[test]
