@@ -7,7 +7,8 @@
 //! ```
 //!
 //! What does not fit is answered 503 before anything is charged. The first [`UNCOUNTED`] bytes of each connection are not
-//! counted, so a small request is answered whatever other connections hold. Beyond [`Budget::is_short`], connections that
+//! counted, so a small request is answered whatever other connections hold, and the last eighth of the budget is for
+//! connections that hold at most [`SMALL`]: large requests do not keep others from being served by hyper. Beyond [`Budget::is_short`], connections that
 //! hold counted bytes and wait for their client are closed after [`SHORT_WAIT`].
 
 use std::sync::Arc;
@@ -19,6 +20,8 @@ use tokio::time::sleep;
 
 /// Bytes of each connection that are not counted.
 pub(super) const UNCOUNTED: usize = 8 << 10;
+/// Connections with at most so many counted bytes may use the whole budget.
+const SMALL: usize = 32 << 10;
 /// One connection may use this part of the budget.
 const CONNECTION_PART: usize = 4;
 /// How long a connection with counted bytes may wait for its client while the budget is short.
@@ -41,8 +44,10 @@ impl Budget {
         self.used.load(Ordering::Relaxed) >= self.max - self.max / 4
     }
 
-    fn try_take(&self, bytes: usize) -> bool {
-        let fitting = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.max);
+    /// Takes more bytes for a connection that then has `counted`.
+    fn try_take(&self, bytes: usize, counted: usize) -> bool {
+        let max = if counted <= SMALL { self.max } else { self.max - self.max / 8 };
+        let fitting = |used: usize| used.checked_add(bytes).filter(|used| *used <= max);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fitting).is_ok()
     }
 }
@@ -96,7 +101,9 @@ impl ConnectionBudget {
                 self.listener.used.fetch_add(more, Ordering::Relaxed);
                 true
             }
-            Some(more) => counted <= self.listener.max / CONNECTION_PART && self.listener.try_take(more),
+            Some(more) => {
+                counted <= self.listener.max / CONNECTION_PART && self.listener.try_take(more, counted)
+            }
         };
         if fits {
             *used = total;
@@ -196,12 +203,19 @@ mod tests {
     fn small_requests_fit_when_nothing_is_left_and_charged_answers_exceed_the_budget() {
         let budget = Budget::new(MAX);
         let greedy: Vec<_> = (0..CONNECTION_PART).map(|_| ConnectionBudget::new(&budget).own()).collect();
-        for reservation in &greedy {
+        let (last, others) = greedy.split_last().unwrap();
+        for reservation in others {
             assert!(reservation.try_grow(UNCOUNTED + MAX / CONNECTION_PART));
             assert!(!reservation.try_grow(1), "one connection has its part at most");
         }
-        assert_eq!(used(&budget), MAX);
+        assert!(last.try_grow(UNCOUNTED + MAX / 8) && !last.try_grow(1), "the last eighth is for others");
         assert!(greedy[0].connection.is_evicted());
+        let small = [SMALL, MAX / 8 - SMALL].map(|bytes| {
+            let reservation = ConnectionBudget::new(&budget).own();
+            assert!(reservation.try_set(UNCOUNTED + bytes));
+            reservation
+        });
+        assert_eq!(used(&budget), MAX);
         let modest = ConnectionBudget::new(&budget);
         let request = modest.request();
         assert!(request.try_set(UNCOUNTED));
@@ -209,7 +223,7 @@ mod tests {
         assert!(!modest.is_evicted(), "it holds nothing that is counted");
         request.set(UNCOUNTED + 1);
         assert_eq!(used(&budget), MAX + 1);
-        drop((greedy, request));
+        drop((greedy, small, request));
         assert_eq!(used(&budget), 0);
     }
 }
