@@ -61,6 +61,16 @@ test('tollgate dashboard prints a link that signs in', () =>
     await page.locator('#pulse[data-state=live]').waitFor();
   }));
 
+test('a login link that is opened in the tab of the dashboard signs in', () =>
+  onPage(browser, server, stranger, async (page) => {
+    await dialogOf(page).waitFor();
+    await page.goto(await server.newLink());
+    await who(page).getByText('admin', { exact: true }).waitFor();
+    await page.locator('#pulse[data-state=live]').waitFor();
+    assert.equal(await dialogOf(page).count(), 0);
+    assert.equal(new URL(page.url()).hash, '#/overview', 'the code is in no history');
+  }));
+
 test('a wrong token is refused in the dialog, and Enter signs in with a right one', () =>
   onPage(browser, server, stranger, async (page) => {
     const dialog = dialogOf(page);

@@ -64,7 +64,7 @@ impl Banner<'_> {
         let Banner { http, admin, credentials, rules, store, .. } = self;
         let title = terminal.paint(Tone::Strong, concat!("tollgate ", env!("CARGO_PKG_VERSION")));
         let data_dir = self.data.flag();
-        let request = if self.has_example { EXAMPLE_FLAGS } else { "--help" };
+        let request = if self.has_example { EXAMPLE_FLAGS } else { "--user-id 42" };
         let explain = format!("tollgate explain{data_dir}{} {request}", credentials.tollgate_flags());
         let explain = terminal.paint(Tone::Faint, &explain);
         let link = format!(

@@ -74,7 +74,11 @@ impl Claim {
         })?;
         for _ in 0..LOCK_TRIES {
             match lock.try_lock() {
-                Ok(()) => return Ok(Claim { folder: folder.to_owned(), _lock: lock }),
+                Ok(()) => {
+                    // What a killed server left there must not be taken for ours.
+                    let _ = fs::remove_file(folder.join(ADDRESSES));
+                    return Ok(Claim { folder: folder.to_owned(), _lock: lock });
+                }
                 Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_PAUSE).await,
                 Err(TryLockError::Error(error)) => {
                     return Err(error).with_context(|| format!("cannot lock {}", path.display()));
@@ -116,5 +120,24 @@ impl Drop for Claim {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_tests::scratch::Scratch;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_starts_does_not_answer_to_the_addresses_of_one_that_was_killed() {
+        let folder = Scratch::new("claim");
+        let killed = r#"{"pid": 1, "http": "http://127.0.0.1:1", "admin": "http://127.0.0.1:2"}"#;
+        fs::write(folder.path().join(ADDRESSES), killed).unwrap();
+        let claim = Claim::new(folder.path()).await.unwrap();
+        assert!(LocalServer::find(folder.path()).is_none(), "it listens nowhere yet");
+        let here = LocalServer { pid: 2, http: "http://127.0.0.1:3".to_owned(), admin: "unix:a".to_owned() };
+        claim.publish(&here).unwrap();
+        assert_eq!(LocalServer::find(folder.path()).unwrap().pid, 2);
     }
 }

@@ -43,7 +43,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Something went wrong; a refusal is 1 and only `check` says it.
 const ERROR: u8 = 2;
 
-/// A rate limiter: every request pays a token at the gate or is told when to return
+/// A rate limiter for one machine or a fleet: exact limits in memory, in Redis, or on leases from it
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, max_term_width = 100, override_usage = "tollgate [OPTIONS] [COMMAND]")]
 #[command(
@@ -63,7 +63,7 @@ enum Command {
     Serve(Box<serve::Args>),
     /// Decide a request, here with nothing counted before it, or at a running server
     Check(check::Args),
-    /// Check rules files, list rules, look one up
+    /// List, check and change rules; show and undo changes
     Rules(Box<rules::Args>),
     /// Run a trace of requests through rules, in the trace's own time
     Replay(replay::Args),

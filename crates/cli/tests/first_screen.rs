@@ -83,7 +83,7 @@ fn the_first_screen_claims_nothing_about_other_rules() {
     let (screen, _, explained) = paste(folder.path(), &["--rules", "rules.yaml"]);
     assert!(screen.contains("rules.yaml, 1 rule\n"), "{screen}");
     assert!(!screen.contains("429") && !screen.contains("curl"), "{screen}");
-    assert!(explained.contains("--user-id"), "the help: {explained}");
+    assert!(explained.contains("does not apply\n  logins"), "{explained}");
 }
 
 #[test]

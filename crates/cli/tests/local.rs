@@ -130,6 +130,13 @@ fn the_admin_plane_on_a_unix_socket_is_found_by_commands_and_is_for_its_user_onl
     let (code, _, told) = said(&second);
     assert!(code == Some(2) && told.contains("is another program there?"), "{told}");
 
+    let file = scratch.path().join("rules.yaml");
+    fs::write(&file, "rules: []").unwrap();
+    let taken = format!("unix:{}", file.display());
+    let third = tollgate(&scratch.path().join("third"), &["serve", "--http", ":0", "--admin", &taken]);
+    assert_eq!(said(&third).0, Some(2));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "rules: []", "only sockets are replaced");
+
     // The socket of a server that was killed is no obstacle, and one that stops removes its own.
     Signal::Kill.send(served.pid());
     served.wait();

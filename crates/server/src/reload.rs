@@ -35,7 +35,7 @@ impl<T: Send + Sync + 'static> Reloadable<T> {
         read: impl Fn() -> Result<T, E> + Send + 'static,
         otherwise: impl Fn() -> Option<T> + Send + 'static,
     ) -> Result<Arc<Self>, E> {
-        let mut seen = stamp(&files);
+        let (mut seen, mut failed) = (stamp(&files), false);
         let current = Self::fixed(read()?);
         let weak = Arc::downgrade(&current);
         tokio::spawn(async move {
@@ -44,16 +44,20 @@ impl<T: Send + Sync + 'static> Reloadable<T> {
                 ticks.tick().await;
                 let Some(current) = weak.upgrade() else { return };
                 let now = stamp(&files);
-                if now == seen {
+                if now == seen && !failed {
                     continue;
                 }
+                let is_change = now != seen;
                 seen = now;
                 match read() {
                     Ok(value) => {
+                        failed = false;
                         current.0.store(Arc::new(value));
                         tracing::info!("{what}: the files changed and were read again");
                     }
+                    // The cause may be gone without another change, such as too many open files, so it is tried again.
                     Err(error) => {
+                        failed = true;
                         let error: &(dyn std::error::Error + 'static) = &error;
                         let effect = match otherwise() {
                             Some(value) => {
@@ -62,7 +66,9 @@ impl<T: Send + Sync + 'static> Reloadable<T> {
                             }
                             None => "keeping the previous ones",
                         };
-                        tracing::warn!(error, "{what}: reload failed; {effect}");
+                        if is_change {
+                            tracing::warn!(error, "{what}: reload failed; {effect}");
+                        }
                     }
                 }
             }
@@ -82,4 +88,35 @@ fn stamp(files: &[PathBuf]) -> Stamp {
         Some((about.dev(), about.ino(), about.ctime(), about.ctime_nsec(), about.len()))
     };
     files.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_read_that_fails_for_a_moment_is_repeated() {
+        let file = std::env::temp_dir().join(format!("tollgate-reload-{}", std::process::id()));
+        std::fs::write(&file, "a").unwrap();
+        let reads = AtomicU32::new(0);
+        let read = move || match reads.fetch_add(1, Ordering::Relaxed) {
+            1 => Err(std::io::Error::other("too many open files")),
+            number => Ok(number),
+        };
+        let value = Reloadable::new("numbers", vec![file.clone()], read, || Some(99)).unwrap();
+        std::fs::write(&file, "changed").unwrap();
+        let is = async |expected: u32| {
+            while **value.get() != expected {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let both = async {
+            is(99).await;
+            is(2).await;
+        };
+        tokio::time::timeout(Duration::from_secs(60), both).await.unwrap();
+        std::fs::remove_file(&file).unwrap();
+    }
 }

@@ -49,7 +49,7 @@ impl Config {
 #[non_exhaustive]
 pub enum ServerError {
     /// The address is taken or not ours.
-    #[error("cannot listen on {endpoint} for {what}; is another program there? choose another with --{what}")]
+    #[error("cannot listen on {endpoint} for {what}; {}; choose another with --{what}", hint(source))]
     Listen {
         /// Which listener.
         what: &'static str,
@@ -72,6 +72,15 @@ pub enum ServerError {
         /// Why.
         source: io::Error,
     },
+}
+
+/// What to look at when a listener cannot be opened.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "does its directory exist?",
+        io::ErrorKind::PermissionDenied => "may this user listen there?",
+        _ => "is another program there?",
+    }
 }
 
 /// Open listeners, not yet serving.

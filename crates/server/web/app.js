@@ -80,7 +80,7 @@ function signInDialog(problem) {
     dialog.addEventListener('close', () => {
       dialog.remove();
       resolve(signedIn);
-      if (signedIn) showWho();
+      if (signedIn) showWho().catch(() => {}); // the page says why
     });
     document.body.append(dialog);
     dialog.showModal();
@@ -99,12 +99,18 @@ async function showWho() {
     h('button', { type: 'button', class: 'quiet', onclick: leave }, 'Sign out'));
 }
 
-/** Exchanges the code of a login link, which is behind `#/login/`, for a session. It stays in no history. */
+/** Exchanges the code of a login link, which is behind `#/login/`, for a session: whether it did. It stays in no history. */
 async function useLoginLink() {
   const [, code] = /^#\/login\/(\w+)$/.exec(location.hash) ?? [];
-  if (!code) return;
+  if (!code) return false;
   history.replaceState(null, '', '#/overview');
-  await signIn({ code }).catch((problem) => notice(problem.detail));
+  try {
+    await signIn({ code });
+    return true;
+  } catch (problem) {
+    notice(problem.detail.replaceAll('`', ''));
+    return false;
+  }
 }
 
 const PULSE = { live: 'live', waiting: 'connecting', paused: 'paused' };
@@ -164,7 +170,10 @@ document.querySelector('.skip').addEventListener('click', (event) => {
   event.preventDefault();
   main.focus();
 });
-addEventListener('hashchange', open);
+addEventListener('hashchange', async () => {
+  if (await useLoginLink()) location.reload(); // the link was opened where the dashboard is shown
+  else open();
+});
 live.on('state', forever, drawPulse);
 live.on('refreshed', forever, warn);
 live.on('store', forever, warn);

@@ -158,8 +158,13 @@ impl Client {
             None => format!("{shown}: {}", mistake.message),
         });
         let mistakes: Vec<String> = mistakes.collect();
+        let is_anonymous = matches!(&self.transport, Transport::Http(http) if http.authorization.is_none());
         let told = match [&problem.detail, &problem.title].into_iter().find(|told| !told.is_empty()) {
             _ if !mistakes.is_empty() => mistakes.join("\n"),
+            _ if status == StatusCode::UNAUTHORIZED && is_anonymous => format!(
+                "{shown} needs a token: name a token file with --token-file, or the data directory of a server on this \
+                 machine with --data-dir"
+            ),
             Some(told) => format!("{shown}: {told}"),
             None => format!("{shown} answers {status}; is it a tollgate of this version?"),
         };

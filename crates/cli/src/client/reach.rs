@@ -130,9 +130,10 @@ impl ReachArgs {
     /// The address is none, or a file is of no use. Nothing of a token or a key is repeated.
     pub(crate) fn client(&self, url: &str) -> anyhow::Result<Client> {
         let address = Address::of(url)?;
-        let authorization = match &self.token_file {
-            Some(file) => Some(bearer(file)?),
-            None => self.own_token(&address)?,
+        // The file that a variable names may be that of `serve`, without a token that may do everything.
+        let authorization = match (self.own_token(&address)?, &self.token_file) {
+            (Some(own), _) => Some(own),
+            (None, file) => file.as_deref().map(bearer).transpose()?,
         };
         let connector = self.connector(&address)?;
         let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);

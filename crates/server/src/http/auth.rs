@@ -31,7 +31,7 @@ const HINT: &str = "send a token, `Authorization: Bearer SECRET`: a line of the 
                     server created such a file when it first started, `token` in its data directory. In a browser, sign \
                     in with the link that the server prints at start, or with a new one: `tollgate dashboard`";
 
-/// The other end of the connection that a request came by; absent on a Unix socket.
+/// The other end of the connection that a request came by; of a Unix socket 127.0.0.1.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
@@ -125,7 +125,7 @@ impl Auth {
 
     /// Counts a wrong secret against the network that it came from.
     pub(super) async fn wrong_secret(&self, peer: Option<IpAddr>, problem: Problem) -> Problem {
-        let from = peer.map_or_else(|| "a Unix socket".to_owned(), |peer| network(peer).to_string());
+        let from = peer.map_or_else(|| "unknown".to_owned(), |peer| network(peer).to_string());
         let tries = self.tries.allow(&from).await;
         if tries.allowed() {
             return problem;

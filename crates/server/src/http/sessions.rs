@@ -14,8 +14,8 @@ use super::tokens::{Digest, digest, secret};
 pub(super) const CODE_LIFETIME: Micros = Micros::new(10 * 60 * 1_000_000);
 /// How long a session is valid.
 pub(super) const SESSION_LIFETIME: Micros = Micros::new(12 * 3_600 * 1_000_000);
-/// Of each kind; beyond it, the oldest ends.
-const MAX_ENTRIES: usize = 256;
+/// Of each kind and token; beyond it, the oldest ends. So no token ends the sessions of another.
+const MAX_ENTRIES: usize = 64;
 
 /// What a secret is good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +58,11 @@ impl Sessions {
         };
         let ends = self.clock.now().after(lifetime);
         let mut entries = self.entries.lock();
-        if entries.iter().filter(|entry| entry.kind == kind).count() >= MAX_ENTRIES {
-            let oldest = entries.iter().position(|entry| entry.kind == kind);
+        let now = self.clock.now();
+        entries.retain(|entry| entry.ends > now);
+        let is_alike = |entry: &Entry| entry.kind == kind && entry.token == token;
+        if entries.iter().filter(|entry| is_alike(entry)).count() >= MAX_ENTRIES {
+            let oldest = entries.iter().position(is_alike);
             oldest.map(|at| entries.remove(at));
         }
         entries.push(Entry { kind, secret: digest(text.as_bytes()), token, ends });
@@ -125,9 +128,10 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_maximum_the_oldest_of_the_same_kind_ends() {
+    fn beyond_the_maximum_the_oldest_of_the_same_kind_and_token_ends() {
         let (_, sessions) = sessions();
         let code = sessions.issue(Kind::Code, TOKEN).unwrap();
+        let other = sessions.issue(Kind::Session, [8; 32]).unwrap();
         let first = sessions.issue(Kind::Session, TOKEN).unwrap();
         let second = sessions.issue(Kind::Session, TOKEN).unwrap();
         for _ in 2..=MAX_ENTRIES {
@@ -135,5 +139,6 @@ mod tests {
         }
         assert_eq!((sessions.token(&first), sessions.token(&second)), (None, Some(TOKEN)));
         assert_eq!(sessions.take(Kind::Code, &code), Some(TOKEN));
+        assert_eq!(sessions.token(&other), Some([8; 32]));
     }
 }

@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -108,11 +108,15 @@ fn as_tcp(stream: UnixStream) -> io::Result<TcpStream> {
     TcpStream::from_std(stream)
 }
 
-/// Removes the socket of a server that was killed; one that answers stays.
+/// Removes the socket of a server that was killed. One that answers stays, and so does a file of another kind, to which a
+/// connection is refused as well.
 async fn remove_stale(path: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+        return Ok(()); // nothing is there, or `bind` says that it is taken
+    }
     match UnixStream::connect(path).await {
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        Err(_) => Ok(()), // nothing is there, or what `bind` complains about
+        Err(_) => Ok(()),
     }
 }

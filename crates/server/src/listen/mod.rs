@@ -145,7 +145,8 @@ impl Listener {
         drop(self.socket);
         let (phase, limits) = (entrance.phase, self.limits);
         phase.send_replace(Phase::Grace);
-        tracing::info!(open = phase.receiver_count(), "stopping: finishing what is in flight");
+        let open = phase.receiver_count();
+        tracing::info!(listener = %self.endpoint, open, "stopping: finishing what is in flight");
         if tokio::time::timeout(limits.grace, phase.closed()).await.is_ok() {
             return;
         }

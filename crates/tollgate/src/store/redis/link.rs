@@ -497,7 +497,7 @@ impl Shared {
             tracing::warn!(
                 store = self.shown,
                 reason = error.reason(),
-                "{error}{detail}; each rule's on_store_failure decides until it is back"
+                "{error}{detail}; each rule's on_store_failure applies until it recovers"
             );
         }
     }
