@@ -1,5 +1,7 @@
 """Generates a Python client from a server's document and compares it with the document: client.py URL FOLDER OPERATION...
 
+TOLLGATE_TOKEN has the secret of a token with the role `write`.
+
 Every operation must have a function of its own, every module must load, and a few functions must read real answers.
 """
 
@@ -34,7 +36,9 @@ def generated(package):
 
 
 def main(url, folder, *called):
-    with urllib.request.urlopen(f"{url}/openapi.json") as answer:
+    token = os.environ["TOLLGATE_TOKEN"]
+    request = urllib.request.Request(f"{url}/openapi.json", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request) as answer:
         text = answer.read()
     source = pathlib.Path(folder, "openapi.json")
     source.write_bytes(text)
@@ -53,7 +57,7 @@ def main(url, folder, *called):
 
     sys.path.insert(0, folder)
     modules = {name: importlib.import_module(name) for name in operations}
-    client = importlib.import_module("tollgate_client").AuthenticatedClient(base_url=url, token="not needed here")
+    client = importlib.import_module("tollgate_client").AuthenticatedClient(base_url=url, token=token)
     for name in called:
         answer = modules[f"tollgate_client.api.{name}"].sync_detailed(client=client)
         assert answer.status_code == 200 and answer.parsed is not None, f"{name}: {answer}"

@@ -20,6 +20,7 @@ use super::auth::Auth;
 use super::render::PROBLEM;
 use super::tokens::Role;
 use super::{Access, App, Plane, documented};
+use crate::api;
 
 /// The documents are the same for as long as the program runs.
 static DATA: LazyLock<Bytes> = LazyLock::new(|| rendered(Plane::Data));
@@ -39,6 +40,7 @@ const SESSION: &str = "session";
 #[derive(OpenApi)]
 #[openapi(
     info(title = "tollgate"),
+    components(schemas(api::Problem)),
     tags(
         (name = "decisions", description = "May this request pass, and if not, when? Checks need a token once the server has \
             one with the role `check`; refunds and settlements always need one."),
