@@ -24,6 +24,17 @@ async fn whoever_does_not_finish_the_head_of_a_request_is_cut_off_and_others_are
 }
 
 #[tokio::test]
+async fn a_client_of_http_2_that_does_not_finish_its_preface_is_cut_off() {
+    let server = Running::start(Options { limits: impatient(), ..Options::default() }).await;
+    for begun in ["PRI ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r"] {
+        let mut stream = server.connect().await;
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        assert_eq!(read_to_end(&mut stream).await, "", "it could not read an answer of HTTP/1");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_body_that_does_not_come_is_answered_408() {
     let server = Running::start(Options { limits: impatient(), ..Options::default() }).await;
     let mut stream = server.connect().await;

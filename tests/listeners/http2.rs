@@ -1,17 +1,23 @@
 //! HTTP/2: requests side by side, and clients that open streams only to take them back.
 
+use std::convert::Infallible;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Bytes;
+use hyper::body::{Body, Bytes, Frame};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tollgate_tests::poll::until;
+use tokio::net::TcpStream;
+use tollgate_tests::poll::{PATIENCE, until};
 
 use crate::access::{WRITE, access};
-use crate::server::{Options, Running, read_to_end};
+use crate::places::replay;
+use crate::server::{Options, Running, impatient, read_to_end};
 
 fn check() -> Request<Full<Bytes>> {
     let body = Full::from(r#"{"attributes": {"user_id": "42"}}"#);
@@ -168,6 +174,58 @@ async fn a_head_without_an_end_is_cut_off() {
     };
     let ((), ()) = tokio::join!(async { drop(read_to_end(&mut from).await) }, sent);
     assert!(server.serves().await);
+    server.stop().await;
+}
+
+/// The client answers PINGs, and does not close the connection by itself.
+#[tokio::test]
+async fn an_idle_connection_is_closed() {
+    let server = Running::start(Options { limits: impatient(), ..Options::default() }).await;
+    let (mut send, connection) = connect(&server).await;
+    assert_eq!(send.send_request(check()).await.unwrap().status(), StatusCode::OK);
+    tokio::time::timeout(PATIENCE, connection).await.expect("it is closed").unwrap();
+    drop(send);
+    server.stop().await;
+}
+
+/// A body that does not come.
+struct Silent;
+
+impl Body for Silent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn a_replay_stops_when_its_client_closes_the_connection() {
+    let server = Running::start(Options { access: access(), ..Options::default() }).await;
+    let mut begun = Vec::new();
+    for _ in 0..2 {
+        let socket = server.connect_admin().await.into_std().unwrap();
+        let io = TokioIo::new(TcpStream::from_std(socket.try_clone().unwrap()).unwrap());
+        let (mut send, connection) = handshake(TokioExecutor::new(), io).await.unwrap();
+        tokio::spawn(async move { drop(connection.await) });
+        let replay = Request::post("http://localhost/v1/replay")
+            .header("authorization", format!("Bearer {WRITE}"))
+            .header("content-type", "application/json");
+        let answer = send.send_request(replay.body(Silent).unwrap());
+        begun.push((socket, tokio::spawn(answer), send));
+    }
+    let body = r#"{"rules": [{"key": "global", "limit": "1/s"}], "trace": [{"t_us": 0}]}"#;
+    let whole = replay("/v1/replay", body);
+    let is_answered = async |status: &str| server.ask_admin(&whole).await.starts_with(status).then_some(());
+    until("both places to be taken", async || is_answered("HTTP/1.1 503").await).await;
+    for (socket, ..) in &begun {
+        socket.shutdown(Shutdown::Write).unwrap(); // what the server sees of a client that closes the socket
+    }
+    until("a place to be free", async || is_answered("HTTP/1.1 200").await).await;
     server.stop().await;
 }
 

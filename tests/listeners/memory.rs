@@ -127,6 +127,34 @@ async fn clients_that_do_not_finish_their_requests_are_503_when_memory_is_short_
     server.stop().await;
 }
 
+/// More of them than would fit if each took what hyper takes.
+#[tokio::test]
+async fn silent_clients_of_http_2_do_not_keep_requests_from_being_served() {
+    const CLIENTS: usize = 40;
+    let limits = ListenerLimits { memory: 256 << 10, ..ListenerLimits::default() };
+    let server = Running::start(Options { limits, ..Options::default() }).await;
+    let flood = async |said: &[u8]| {
+        let mut flood = Vec::new();
+        for _ in 0..CLIENTS {
+            let mut stream = server.connect().await;
+            stream.write_all(said).await.unwrap();
+            flood.push(stream);
+        }
+        flood
+    };
+    let peek = async || server.ask(&post("/v1/peek", r#"{"attributes": {}}"#)).await;
+    let unfinished = flood(b"PRI ").await;
+    for _ in 0..10 {
+        let answer = peek().await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    }
+    // With a whole preface they do take it, for a second.
+    let idle = flood(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+    until("the memory to be free", async || peek().await.starts_with("HTTP/1.1 200 OK").then_some(())).await;
+    drop((unfinished, idle));
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_batch_that_does_not_fit_is_503_and_nothing_is_charged() {
     let limits = ListenerLimits { memory: 256 << 10, ..ListenerLimits::default() };

@@ -69,7 +69,7 @@ async fn an_address_has_64_connections_to_the_admin_plane_and_loopback_more() {
     }
 }
 
-fn replay(path: &str, body: &str) -> String {
+pub(crate) fn replay(path: &str, body: &str) -> String {
     let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     let credential = format!("authorization: Bearer {WRITE}\r\ncontent-type: application/json\r\n");
     format!("{head}{credential}content-length: {}\r\n\r\n{body}", body.len())

@@ -17,7 +17,7 @@ use tollgate_tests::scratch::Scratch;
 
 use crate::access::access;
 use crate::http2::only_this_servers_names_sign_in;
-use crate::server::{Options, Running, ask, check};
+use crate::server::{Options, Running, ask, check, impatient};
 
 pub(crate) fn files(certificates: &Certificates) -> TlsFiles {
     TlsFiles {
@@ -93,13 +93,30 @@ async fn http_2_is_agreed_on_and_an_operator_may_use_it() {
     let certificates = Certificates::make(scratch.path());
     let options = Options { tls: Some(files(&certificates)), access: access(), ..Options::default() };
     let server = Running::start(options).await;
-    let mut config = config(&certificates, None, rustls::ALL_VERSIONS);
-    config.alpn_protocols = vec![b"h2".to_vec()];
     let name = ServerName::try_from("localhost").unwrap();
-    let stream =
-        TlsConnector::from(Arc::new(config)).connect(name, server.connect_admin().await).await.unwrap();
+    let stream = http2_client(&certificates).connect(name, server.connect_admin().await).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     only_this_servers_names_sign_in(stream).await;
+    server.stop().await;
+}
+
+fn http2_client(certificates: &Certificates) -> TlsConnector {
+    let mut config = config(certificates, None, rustls::ALL_VERSIONS);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    TlsConnector::from(Arc::new(config))
+}
+
+#[tokio::test]
+async fn a_client_that_agrees_on_http_2_and_does_not_finish_its_preface_is_cut_off() {
+    let scratch = Scratch::new("listener-preface");
+    let certificates = Certificates::make(scratch.path());
+    let options = Options { tls: Some(files(&certificates)), limits: impatient(), ..Options::default() };
+    let server = Running::start(options).await;
+    for begun in ["", "PRI * HTTP/2.0\r\n"] {
+        let mut stream = dial(&server, &http2_client(&certificates)).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+        assert_eq!(ask(&mut stream, begun).await, "");
+    }
     server.stop().await;
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! head, body     counted while they are read, until their request is answered
-//! hyper          counted while it serves a connection
+//! hyper          counted while it serves a connection, over HTTP/2 until its end
 //! answer         counted until the socket has taken it
 //! ```
 //!

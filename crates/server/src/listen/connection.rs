@@ -28,8 +28,8 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
-use super::budget::ConnectionBudget;
-use super::direct::{Direct, HTTP2};
+use super::budget::{ConnectionBudget, SHORT_WAIT};
+use super::direct::Direct;
 use super::half_close::HalfClose;
 use super::head::{MAX_HEAD_BYTES, MAX_HTTP2_HEAD_BYTES, head_bytes, reject_large_head};
 use super::overflow::PROBE;
@@ -37,14 +37,15 @@ use super::places::Place;
 use super::rejections::Rejections;
 use super::rewind::Rewind;
 use super::slow_reader::{Flowing, Unread, fitting, hold};
-use super::{ListenerLimits, Phase, Traffic, panicked, timed_out};
+use super::{ListenerLimits, Phase, Reservation, Traffic, panicked, preface, timed_out};
 use crate::http::{App, EVENTS, Peer, Plane, Problem};
 use crate::record::events::Hangup;
 use crate::telemetry::{Observe, REQUEST_ID};
 
 /// What hyper takes for a connection while it serves it: two buffers of 8 KiB, a head and its futures.
 const HYPER_BYTES: usize = 24 << 10;
-/// A connection of HTTP/1 that has been idle for one or two of these intervals is taken back from hyper.
+/// How often it is looked whether a connection is idle. One of HTTP/1 that has been for one or two of these intervals is
+/// taken back from hyper.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests in progress on one connection of HTTP/2.
 const MAX_STREAMS: u32 = 250;
@@ -91,15 +92,15 @@ impl Connection {
             let Some(begun) = direct.serve(&mut stream, read, self.phase.clone()).await else {
                 break;
             };
+            // Without TLS, only the first bytes tell which version it is.
+            if preface::is_whole(&begun) {
+                return Box::pin(self.serve_http2(stream, begun.freeze(), &reservation)).await;
+            }
             if !reservation.try_set(HYPER_BYTES) && !begun.starts_with(PROBE) {
                 let mut answer = Vec::new();
                 Problem::no_memory().write_last(app.limiter().clock().now(), &mut answer);
                 let _ = stream.write_all(&answer).await; // an error is a client that has gone
                 break;
-            }
-            // Without TLS, only the first bytes tell which version it is.
-            if begun.starts_with(HTTP2) {
-                return Box::pin(self.serve_http2(Rewind::new(begun.freeze(), stream))).await;
             }
             match Box::pin(self.serve_http1(stream, begun.freeze())).await {
                 Some(idle) => (stream, read) = idle,
@@ -114,8 +115,12 @@ impl Connection {
         let handshake = TlsAcceptor::from(tls).accept(stream);
         // The memory of the handshake is freed before the connection is served.
         match self.within(self.limits.handshake, Box::pin(handshake)).await {
-            Some(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-                Box::pin(self.serve_http2(stream)).await;
+            Some(Ok(mut stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
+                // hyper waits for the preface without a timer.
+                match self.within(self.limits.head, preface::read(&mut stream)).await {
+                    Some(Ok(read)) => Box::pin(self.serve_http2(stream, read, &self.budget.own())).await,
+                    _ => drop(stream.shutdown().await), // an error is a client that has gone
+                }
             }
             Some(Ok(stream)) => self.serve(stream).await,
             failed => {
@@ -188,8 +193,22 @@ impl Connection {
         Some((parts.io.into_inner().into_inner().into_inner(), parts.read_buf.into()))
     }
 
-    async fn serve_http2(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let (hangup, unread) = (Hangup::default(), Unread::default());
+    /// Serves requests until the connection is over. `read` is its preface and what came with it.
+    async fn serve_http2(
+        &self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        read: Bytes,
+        reservation: &Reservation,
+    ) {
+        if !reservation.try_set(HYPER_BYTES) {
+            let _ = stream.write_all(preface::NO_MEMORY).await; // an error is a client that has gone
+            let _ = stream.shutdown().await;
+            return;
+        }
+        let (hangup, unread, is_used) = (Hangup::default(), Unread::default(), AtomicBool::new(false));
+        // A client of the data plane may close its side once its requests are sent, as over HTTP/1.
+        let before_the_end = (self.doors.plane == Plane::Data).then(|| unread.clone());
+        let stream = HalfClose::new(Rewind::new(read, stream), before_the_end);
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(self.limits.idle)
@@ -200,8 +219,11 @@ impl Connection {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .serve_connection(
-                TokioIo::new(HalfClose::new(stream, unread.clone())),
-                service_fn(|request| self.answer(request, &hangup, Some(&unread))),
+                TokioIo::new(stream),
+                service_fn(|request| {
+                    is_used.store(true, Ordering::Relaxed);
+                    self.answer(request, &hangup, Some(&unread))
+                }),
             );
         let mut connection = Box::pin(connection);
         let mut does_not_read = pin!(async {
@@ -212,6 +234,9 @@ impl Connection {
         });
         let mut stopping = pin!(Phase::Grace.reached(self.phase.clone()));
         let mut is_stopping = false;
+        let mut idleness = Idleness::default();
+        let mut ticks = interval(IDLE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased; // a request that was read already is begun first, and is in progress when the server stops
@@ -222,6 +247,15 @@ impl Connection {
                 () = &mut stopping, if !is_stopping => {
                     is_stopping = true;
                     connection.as_mut().graceful_shutdown();
+                }
+                _ = ticks.tick() => {
+                    // Requests may begin and end between two ticks.
+                    let is_idle = !is_used.swap(false, Ordering::Relaxed) && self.budget.requests() == 0;
+                    match idleness.next(is_idle, self.limits.idle, || self.budget.is_evicted()) {
+                        Idle::Wait => {}
+                        Idle::Shutdown => connection.as_mut().graceful_shutdown(),
+                        Idle::Close => return tracing::debug!("closed an idle connection"),
+                    }
                 }
             }
         }
@@ -266,6 +300,40 @@ impl Connection {
             let answer = if is_http1 { and_close(answer, &traffic) } else { answer };
             Ok(hold(answer, reservation, unread))
         })
+    }
+}
+
+/// How long a connection of HTTP/2 has been idle. Its client answers PINGs, so hyper does not close it.
+#[derive(Debug, Default)]
+struct Idleness {
+    since: Option<Instant>,
+    /// When the client was told that the connection is closed.
+    told: Option<Instant>,
+}
+
+/// What becomes of an idle connection.
+enum Idle {
+    Wait,
+    /// The client is told to send no further requests.
+    Shutdown,
+    /// The client was told, and has not closed it.
+    Close,
+}
+
+impl Idleness {
+    /// Notes whether the connection was idle since the last time.
+    fn next(&mut self, is_idle: bool, max_idle: Duration, is_evicted: impl FnOnce() -> bool) -> Idle {
+        let now = Instant::now();
+        self.since = is_idle.then(|| self.since.unwrap_or(now));
+        let Some(since) = self.since else { return Idle::Wait };
+        match self.told {
+            Some(told) if now - told.max(since) >= SHORT_WAIT => Idle::Close,
+            None if now - since >= max_idle || now - since >= SHORT_WAIT && is_evicted() => {
+                self.told = Some(now);
+                Idle::Shutdown
+            }
+            _ => Idle::Wait,
+        }
     }
 }
 
@@ -394,6 +462,72 @@ mod tests {
             client.read_to_string(&mut answer).await.unwrap();
             assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("ok\n"), "{answer}");
         }
+    }
+
+    const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+    /// A `GET` over HTTP/2 for `/`, which is 404.
+    fn http2_get(stream: u8) -> Vec<u8> {
+        [&[0, 0, 6, 1, 5, 0, 0, 0, stream], &[0x82, 0x86, 0x84, 0x41, 1, b'a'][..]].concat()
+    }
+
+    /// Sends a request every `pause` until `requests` are sent, and answers nothing. Returns how long the connection is
+    /// served after the last one.
+    async fn served_after_last(connection: Connection, requests: u8, pause: Duration) -> Duration {
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let asked = async {
+            for number in 0..requests {
+                client.write_all(&http2_get(2 * number + 1)).await.unwrap();
+                tokio::time::sleep(pause).await;
+            }
+            let last = Instant::now() - pause;
+            let mut answers = Vec::new();
+            client.read_to_end(&mut answers).await.unwrap();
+            assert!(answers.windows(4).any(|frame| frame[0] == 8 && frame[1] == 7), "GOAWAY");
+            last.elapsed()
+        };
+        let reservation = connection.budget.own();
+        tokio::join!(asked, connection.serve_http2(server, HTTP2.into(), &reservation)).0
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_of_http_2_is_closed_when_it_is_idle_and_not_between_requests() {
+        let (connection, _stream, _client) = connection().await;
+        let idle = connection.limits.idle;
+        let pause = idle - Duration::from_secs(5);
+        let served = served_after_last(connection, 4, pause).await;
+        assert!(served >= idle && served <= idle + 4 * IDLE_INTERVAL, "{served:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_memory_is_short_a_connection_of_http_2_is_closed_unless_it_is_used() {
+        let (mut connection, _stream, _client) = connection().await;
+        let listener = Budget::new(64 << 10);
+        connection.budget = ConnectionBudget::new(&listener);
+        let others = [0; 2].map(|_| {
+            let others = ConnectionBudget::new(&listener).own();
+            assert!(others.try_set(24 << 10));
+            others
+        });
+        let filled = ConnectionBudget::new(&listener).own();
+        assert!(filled.try_set(20 << 10));
+        let served = served_after_last(connection, 10, IDLE_INTERVAL / 2).await;
+        assert!(served >= SHORT_WAIT && served <= 5 * IDLE_INTERVAL, "{served:?}");
+        drop((others, filled));
+    }
+
+    #[tokio::test]
+    async fn a_connection_of_http_2_that_does_not_fit_is_told_that_no_request_was_processed() {
+        let (mut connection, _stream, _client) = connection().await;
+        connection.budget = ConnectionBudget::new(&Budget::new(1 << 10));
+        let reservation = connection.budget.own();
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        connection.serve_http2(server, HTTP2.into(), &reservation).await;
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        let (settings, goaway) = answer.split_at(9);
+        assert_eq!(settings, [0, 0, 0, 4, 0, 0, 0, 0, 0]);
+        assert_eq!(goaway, [&[0, 0, 8, 7, 0, 0, 0, 0, 0][..], &[0; 4], &11_u32.to_be_bytes()].concat());
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,8 +5,8 @@
 //! request once the server is about to stop) goes to hyper, which returns the connection when it is idle. Requests are
 //! rejected here only if they are late or do not fit into memory.
 //!
-//! hyper keeps 16 KiB of buffers for a connection. It is given whole heads only, so a client that is slow or silent
-//! takes no more memory than what it has sent.
+//! hyper keeps 16 KiB of buffers for a connection. It is given whole heads and whole prefaces of HTTP/2 only, so a
+//! client that is slow or silent takes no more memory than what it has sent.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -24,13 +24,11 @@ use tollgate::Timestamp;
 
 use super::budget::Reservation;
 use super::head::{MAX_FIELDS, MAX_HEAD_BYTES};
-use super::{ListenerLimits, Phase, Traffic, panicked, timed_out};
+use super::{ListenerLimits, Phase, Traffic, panicked, preface, timed_out};
 use crate::http::{App, MAX_BODY_BYTES, Prefer, Problem};
 
 /// How a check begins.
 const CHECK: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
-/// How HTTP/2 begins; no request of HTTP/1 does.
-pub(super) const HTTP2: &[u8] = b"PRI ";
 /// Space for one read.
 const READ_BYTES: usize = 4 << 10;
 /// Checks with more fields are left to hyper.
@@ -123,6 +121,7 @@ impl Direct<'_> {
                         ReadOutcome::Data => {}
                         ReadOutcome::Truncated => break,
                         ReadOutcome::Closed => return None,
+                        ReadOutcome::Rejected(_) if preface::is_certain(&read) => return None,
                         ReadOutcome::Rejected(problem) => {
                             problem.write_last(self.now(), &mut answers);
                             self.send(stream, &mut answers, 0).await?;
@@ -261,9 +260,9 @@ fn parse(read: &[u8], answers_checks: bool) -> Parsed {
     if answers_checks && let Some(check) = parse_check(read) {
         return check;
     }
-    match read.starts_with(HTTP2) || !is_partial_head(read) {
-        true => Parsed::Other,
-        false => Parsed::Incomplete(Part::Head),
+    match preface::is_partial(read) || is_partial_head(read) {
+        true => Parsed::Incomplete(Part::Head),
+        false => Parsed::Other,
     }
 }
 
@@ -345,7 +344,18 @@ mod tests {
         for end in 0..text.len() {
             assert_eq!(parse(&text.as_bytes()[..end], true), Parsed::Incomplete(Part::Head), "{end}");
         }
-        for other in [text, "PRI * HTTP/2.0", "*1000000000\r\n", "\u{16}\u{3}\u{1}", "GET / HTTP/1.0\n\n"] {
+        let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        for end in 0..preface.len() {
+            assert_eq!(parse(&preface.as_bytes()[..end], true), Parsed::Incomplete(Part::Head), "{end}");
+        }
+        for other in [
+            text,
+            preface,
+            "PRI * HTTP/2.0\r\n\r\nSO",
+            "*1000000000\r\n",
+            "\u{16}\u{3}\u{1}",
+            "GET / HTTP/1.0\n\n",
+        ] {
             assert_eq!(parse(other.as_bytes(), true), Parsed::Other, "{other:?}");
         }
         let long = "x".repeat(MAX_HEAD_BYTES);

@@ -1,7 +1,8 @@
 //! HTTP/2 clients that close their side of a connection while they wait for answers.
 //!
-//! hyper answers such clients of HTTP/1. Its HTTP/2 drops every stream at the end of its input, so that end is reported only
-//! when all requests are answered.
+//! hyper answers such clients of HTTP/1. Its HTTP/2 drops every stream at the end of its input, so on the data plane that
+//! end is reported only when all requests are answered. On the admin plane the client has gone, and what it asked for is
+//! cancelled.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -20,7 +21,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct HalfClose<S> {
     stream: S,
-    unread: Unread,
+    /// What is answered before the end is reported; without it, the end is reported immediately.
+    unread: Option<Unread>,
     /// Runs once the client has closed its side.
     check: Option<Pin<Box<Sleep>>>,
     /// Whether the last check found no request. The frames of the last answer may be queued then; they are written before the
@@ -29,7 +31,7 @@ pub(super) struct HalfClose<S> {
 }
 
 impl<S> HalfClose<S> {
-    pub(super) const fn new(stream: S, unread: Unread) -> Self {
+    pub(super) const fn new(stream: S, unread: Option<Unread>) -> Self {
         HalfClose { stream, unread, check: None, is_idle: false }
     }
 }
@@ -46,7 +48,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HalfClose<S> {
             None => {
                 let before = room.remaining();
                 ready!(Pin::new(stream).poll_read(context, room))?;
-                if room.remaining() < before || before == 0 {
+                if unread.is_none() || room.remaining() < before || before == 0 {
                     return Poll::Ready(Ok(()));
                 }
                 check.insert(Box::pin(sleep(CHECK_INTERVAL)))
@@ -54,7 +56,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HalfClose<S> {
         };
         loop {
             ready!(check.as_mut().poll(context));
-            let was_idle = std::mem::replace(is_idle, !unread.has_requests());
+            let was_idle = std::mem::replace(is_idle, !unread.as_ref().is_some_and(Unread::has_requests));
             if was_idle && *is_idle {
                 return Poll::Ready(Ok(()));
             }

@@ -21,9 +21,9 @@ pub struct ListenerLimits {
     pub memory: usize,
     /// Time for a TLS handshake.
     pub handshake: Duration,
-    /// Time for the head of a request, from its first byte.
+    /// Time for the head of a request, from its first byte, and for the preface of HTTP/2.
     pub head: Duration,
-    /// Time that a connection may be silent between requests.
+    /// Time that a connection may be without a request. Over HTTP/2, answers to PINGs do not count.
     pub idle: Duration,
     /// Time for a request to be answered, from the end of its head.
     pub request: Duration,

@@ -3,6 +3,7 @@
 //! ```text
 //! accept -> place -> TLS -> direct   waits for a request; answers plain checks
 //!                           hyper    every other request; returns an idle HTTP/1 connection to direct
+//!                           preface  waits for HTTP/2 over TLS to begin, then hyper
 //! ```
 //!
 //! Every wait for a client has an end ([`ListenerLimits`]), and what clients make the server keep in memory has a bound
@@ -27,6 +28,7 @@ mod head;
 mod limits;
 mod overflow;
 mod places;
+mod preface;
 mod rejections;
 mod rewind;
 mod slow_reader;

@@ -36,7 +36,7 @@ pub(super) struct Rejections<S> {
     /// The answer that replaces hyper's, until it is written.
     answer: Option<Answer>,
     linger: Option<Linger>,
-    /// Whether hyper waits to read, and does not wait to write.
+    /// Whether hyper waits to read, and does not wait to write or flush.
     is_reading: Arc<AtomicBool>,
 }
 
@@ -55,7 +55,7 @@ struct Linger {
 }
 
 impl<S> Rejections<S> {
-    /// `is_reading` tells from now on whether hyper waits to read, and does not wait to write.
+    /// `is_reading` tells from now on whether hyper waits to read, and does not wait to write or flush.
     pub(super) const fn new(stream: S, is_reading: Arc<AtomicBool>) -> Self {
         Rejections {
             stream,
@@ -168,7 +168,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Rejections<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        // TLS takes an answer before the socket does, and hyper reads on meanwhile.
+        if flushed.is_pending() {
+            self.is_reading.store(false, Ordering::Relaxed);
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -238,7 +243,9 @@ impl Rejection<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use std::task::Waker;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufWriter, duplex};
 
     use super::*;
 
@@ -283,6 +290,28 @@ mod tests {
         let answer = answered(b"GET /v1/authz?deny_status=403 HTTP/1.0\r\nx: ", BARE).await;
         assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
         assert!(answer.contains("\r\ntollgate-status: 431\r\n"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_waits_to_be_flushed_is_not_sent_yet() {
+        let (mut client, server) = duplex(4);
+        let is_reading = Arc::new(AtomicBool::new(false));
+        // Takes the whole answer at once, as TLS does, and flushes it piece by piece.
+        let mut stream = Rejections::new(BufWriter::new(server), Arc::clone(&is_reading));
+        stream.write_all(b"answer").await.unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        // The order in which hyper polls.
+        let mut is_sent = || {
+            let mut space = [0; 8];
+            let read = Pin::new(&mut stream).poll_read(&mut context, &mut ReadBuf::new(&mut space));
+            assert!(read.is_pending());
+            let is_flushed = Pin::new(&mut stream).poll_flush(&mut context).is_ready();
+            assert_eq!(is_reading.load(Ordering::Relaxed), is_flushed);
+            is_flushed
+        };
+        assert!(!is_sent());
+        client.read_exact(&mut [0; 4]).await.unwrap();
+        assert!(is_sent());
     }
 
     #[tokio::test]
