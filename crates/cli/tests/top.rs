@@ -74,7 +74,7 @@ fn a_server_that_wants_a_token_is_shown_the_one_of_the_file() {
     let checks = format!("http://{}", served.http);
     let words = ["check", "--user-id", "7", "--plan", "free", "--server", &checks];
     let (code, told) = said(&tollgate(&words));
-    assert!(code == Some(2) && told.contains("send a token"), "there is one with the role check: {told}");
+    assert!(code == Some(2) && told.contains("needs a token"), "there is one with the role check: {told}");
     let (code, told) = said(&tollgate_in(served.data(), &words));
     assert_eq!(code, Some(0), "{told}");
     let (code, told) = with(&["rules", "disable", "everybody"], &path(&servers));
