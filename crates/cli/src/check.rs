@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCo
             let mut decision = client.check(&body).await?;
             any_refused |= !decision.allowed;
             if !client.is_server() {
-                decision.decision_id = None; // nobody can look it up
+                decision.decision_id = None; // it is kept nowhere
             }
             let line = match args.json {
                 true => serde_json::to_string(&decision)?,

@@ -152,7 +152,7 @@ async fn start(config: Config, observe: Observe, terminal: &mut Terminal) -> any
     let local = LocalServer { pid: std::process::id(), http: url(server.http()), admin };
     claim.publish(&local)?;
     if let Some(path) = args.listen.ready_file() {
-        server.write_ready_file(path)?; // last: whoever waits for it finds everything
+        server.write_ready_file(path)?; // last, when everything else is ready
     }
     let banner = Banner {
         http: &local.http,

@@ -94,7 +94,7 @@ fn seen(entry: &RuleEntry, version: Option<i64>) -> anyhow::Result<(i64, i64)> {
 }
 
 /// Makes all of these changes or none, and gives back the rules that were added or changed. `yours` is what the caller made
-/// of a rule, to be shown beside what somebody else made of it meanwhile.
+/// of a rule, to be shown beside a concurrent change.
 pub(super) async fn apply(
     client: &Client,
     edits: Vec<RuleEdit>,

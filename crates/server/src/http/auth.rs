@@ -1,5 +1,5 @@
 //! Who may do what: each route names the role that it needs, and a request shows a token of that role, or the session cookie
-//! of somebody who signed in with one.
+//! of a user who signed in with one.
 //!
 //! A token is sent on purpose. A cookie is sent by the browser whichever page asks, so a request with one has to come from the
 //! dashboard itself: the page's host is this server (a foreign name that resolves to 127.0.0.1 is not), and the browser says
@@ -135,7 +135,7 @@ impl Auth {
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens", detail).retry_after(seconds)
     }
 
-    /// Who sends a request to a route that needs a role; nobody in particular where checks are open.
+    /// The caller of a route that needs a role; `None` where checks are open.
     async fn admit(&self, needed: Role, request: &Parts) -> Result<Option<Caller>, Problem> {
         let headers = &request.headers;
         let caller = match bearer(headers) {

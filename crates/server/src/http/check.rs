@@ -28,7 +28,7 @@ pub(super) const STATUS_200: &str = "status=200";
         (status = 200, description = "it may pass", body = Decision),
         (status = 403, description = "a rule denies it", body = Decision),
         (status = 429, description = "a limit is used up", body = Decision),
-        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = Decision),
+        (status = 503, description = "the store is unavailable, and a rule fails closed", body = Decision),
         Problems,
     ))]
 pub(super) async fn check(
@@ -47,7 +47,7 @@ pub(super) async fn check(
         (status = 200, description = "it would pass", body = Decision),
         (status = 403, description = "a rule denies it", body = Decision),
         (status = 429, description = "a limit is used up", body = Decision),
-        (status = 503, description = "the store is away, and a rule lets nothing pass then", body = Decision),
+        (status = 503, description = "the store is unavailable, and a rule fails closed", body = Decision),
         Problems,
     ))]
 pub(super) async fn peek(
